@@ -1,0 +1,169 @@
+"""What crosses layers: the vocabulary, a request's hints, a lane's load, and the report that goes into answers.
+
+Wire objects are pydantic (the gateway writes them, the SDK reads them); everything inside is a dataclass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+#: What the text is for; a caller says it in `outrider.task`, or the classifier guesses.
+Task = Literal["code", "edit", "quote", "extract", "summarise", "rag", "translate", "maths", "chat", "creative"]
+TASKS: tuple[str, ...] = get_args(Task)
+
+#: Drafters that this version implements, and the name that stands for none.
+Drafter = Literal["ngram"]
+DRAFTERS: tuple[str, ...] = get_args(Drafter)
+OFF: Literal["off"] = "off"
+#: Largest number of draft tokens that a request may ask for per step.
+MAX_K = 16
+
+
+class Hints(BaseModel):
+    """The request's `"outrider": {...}` object. Unknown keys are refused: a typo must not be ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    task: Task | None = None
+    """What the text is for; None lets the classifier decide."""
+    drafter: Literal["ngram", "off"] | None = None
+    """Fix the drafter; None lets the policy decide, `off` means no speculation."""
+    k: Annotated[int, Field(ge=0, le=MAX_K)] | None = None
+    """Fix the number of draft tokens per step; 0 means no speculation."""
+    off: bool = False
+    """No speculation for this request, whatever the policy says."""
+    verbose: bool = False
+    """Report the policy's inputs too."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Hints:
+        wants_none = self.off or self.drafter == OFF or self.k == 0
+        if wants_none and (self.drafter in DRAFTERS or (self.k or 0) > 0):
+            raise ValueError("off, drafter and k contradict each other")
+        return self
+
+    @property
+    def is_off(self) -> bool:
+        return self.off or self.drafter == OFF or self.k == 0
+
+
+class WirePlan(BaseModel):
+    """A plan as it stands in answers."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    drafter: str
+    k: int
+
+
+class Observed(BaseModel):
+    """What happened, from the lane's own counts. Null when the request was not speculated: missing is not zero."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    num_verify_steps: int
+    """Target forwards of the decode phase while speculation was on."""
+    num_proposed: int | None
+    """Draft tokens sent to verification; null when the lane cannot count them."""
+    num_accepted: int
+    accept_length: float
+    """Tokens per verify step: accepted drafts plus the target's own token."""
+    accepted_histogram: list[int]
+    """Entry i counts verify steps in which exactly i draft tokens were accepted."""
+
+
+class Report(BaseModel):
+    """The answer's `outrider` object: what was asked, what ran, what happened, and why."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    requested: dict[str, Any]
+    """The hints as given; empty when there were none."""
+    effective: WirePlan
+    """The plan that the lane ran."""
+    observed: Observed | None
+    lane: str
+    workload: str
+    """Name of the policy file that decided."""
+    rule: str
+    task: str
+    reasons: list[str]
+    inputs: dict[str, Any] | None = None
+    """The policy's inputs, with `verbose`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecStats:
+    """Speculation counts of one finished request that was speculated.
+
+    Identities (checked): the histogram sums to `num_verify_steps`, and its weighted sum is `num_accepted`.
+    """
+
+    num_verify_steps: int
+    num_accepted: int
+    histogram: tuple[int, ...]
+    num_proposed: int | None = None
+
+    def __post_init__(self) -> None:
+        if sum(self.histogram) != self.num_verify_steps:
+            raise ValueError(f"histogram {self.histogram} does not sum to {self.num_verify_steps} verify steps")
+        if sum(i * n for i, n in enumerate(self.histogram)) != self.num_accepted:
+            raise ValueError(f"histogram {self.histogram} does not weigh {self.num_accepted} accepted drafts")
+        if self.num_verify_steps < 1:
+            raise ValueError("a request that was never verified has no statistics")
+
+    @property
+    def accept_length(self) -> float:
+        return 1 + self.num_accepted / self.num_verify_steps
+
+    def observed(self) -> Observed:
+        return Observed(
+            num_verify_steps=self.num_verify_steps,
+            num_proposed=self.num_proposed,
+            num_accepted=self.num_accepted,
+            accept_length=round(self.accept_length, 4),
+            accepted_histogram=list(self.histogram),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLoad:
+    """What a lane said about its load, and when. A lane that said nothing has no LaneLoad: unknown is not idle."""
+
+    num_running: int
+    num_waiting: int
+    max_running: int
+    read_at_s: float
+    """`time.monotonic()` of the reading."""
+
+    @property
+    def num_requests(self) -> int:
+        return self.num_running + self.num_waiting
+
+
+class LaneState(Enum):
+    """Life of a lane as the gateway sees it."""
+
+    STARTING = "starting"  # launched or first contacted, not ready yet
+    READY = "ready"  # takes requests
+    FAILED = "failed"  # died or stopped answering; a restart is scheduled
+    STOPPED = "stopped"  # stopped by us, for good
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How one request ended; `dispatch` reports exactly one per request."""
+
+    status: int
+    """HTTP status; 499 when the client left."""
+    error_code: str | None = None
+    stats: SpecStats | None = None
+    num_completion_tokens: int | None = None
+    first_event_s: float | None = None
+    """Seconds from arrival to the first event relayed."""
+    total_s: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Order and limits, and the one path of a request. Does not know bytes."""

@@ -1,0 +1,1 @@
+"""The embedded engine: knows tensors, does not know HTTP clients."""

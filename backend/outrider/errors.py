@@ -1,0 +1,233 @@
+"""The one exception tree. Wire code, HTTP status and retry flag sit in the class.
+
+OutriderError
+├── RequestError                 the caller must change the request
+│   ├── InvalidRequest           400 invalid_request
+│   ├── ContextLengthExceeded    400 context_length_exceeded
+│   ├── ModelNotFound            404 model_not_found
+│   ├── RouteNotFound            404 route_not_found
+│   ├── MethodNotAllowed         405 method_not_allowed
+│   ├── BodyTooLarge             413 body_too_large
+│   ├── UnsupportedMediaType     415 unsupported_media_type
+│   └── Rejected                 any other 4xx of a lane
+├── ServiceError                 the caller may try again
+│   ├── QueueFull                503 queue_full
+│   ├── QueueTimeout             408 queue_timeout
+│   ├── LaneUnavailable          503 lane_unavailable
+│   ├── LaneFailed               502 lane_failed
+│   └── InternalError            500 internal_error
+├── ConnectionFailed             the SDK could not reach the server
+│   └── ConnectionTimeout        the SDK waited too long
+└── SetupError                   the operator must change something; one line, no traceback
+    ├── ConfigError              configuration file or environment
+    ├── PolicyError              policy file: file, line, column, expected
+    └── ModelError               model files, checksum, architecture, disk
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class OutriderError(Exception):
+    """Base of all our errors; `message` is one clear sentence."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class APIError(OutriderError):
+    """An error that has a place on the wire, in OpenAI's shape."""
+
+    status: int = 500
+    code: str | None = "internal_error"
+    error_type: str = "server_error"
+    is_retryable: bool = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        request_id: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.request_id = request_id
+        self.retry_after_s = retry_after_s
+
+    def to_wire(self) -> dict[str, dict[str, str | None]]:
+        """The body `{"error": {message, type, param, code}}`; `param` and `code` are null when unknown."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.error_type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+class RequestError(APIError):
+    """The caller must change the request."""
+
+    status = 400
+    code: str | None = "invalid_request"
+    error_type = "invalid_request_error"
+
+
+class InvalidRequest(RequestError):
+    """A field is malformed, of the wrong type, out of range or not honoured by anything."""
+
+
+class ContextLengthExceeded(RequestError):
+    """Prompt plus requested tokens do not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class ModelNotFound(RequestError):
+    """No lane serves the named model."""
+
+    status = 404
+    code = "model_not_found"
+
+
+class RouteNotFound(RequestError):
+    """No such path."""
+
+    status = 404
+    code = "route_not_found"
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists, the method does not."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class BodyTooLarge(RequestError):
+    """The body is over the configured limit."""
+
+    status = 413
+    code = "body_too_large"
+
+
+class UnsupportedMediaType(RequestError):
+    """The body is not `application/json`."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class Rejected(RequestError):
+    """A 4xx that a lane gave and for which we have no class of our own; keeps the lane's status and code."""
+
+    def __init__(self, message: str, *, status: int, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.status = status
+        self.code = code
+
+
+class ServiceError(APIError):
+    """Our side failed; the same request may succeed later."""
+
+    is_retryable = True
+
+
+class QueueFull(ServiceError):
+    """The admission queue is at its limit."""
+
+    status = 503
+    code = "queue_full"
+    error_type = "overloaded_error"
+
+
+class QueueTimeout(ServiceError):
+    """The request waited longer than allowed for a slot."""
+
+    status = 408
+    code = "queue_timeout"
+    error_type = "overloaded_error"
+
+
+class LaneUnavailable(ServiceError):
+    """No lane that could serve the request is ready."""
+
+    status = 503
+    code = "lane_unavailable"
+
+
+class LaneFailed(ServiceError):
+    """The lane died, broke the protocol or aborted the request on its own."""
+
+    status = 502
+    code = "lane_failed"
+
+
+class InternalError(ServiceError):
+    """A fault of ours; details are in the log, under the request id."""
+
+    status = 500
+    code = "internal_error"
+    is_retryable = False
+
+
+class ConnectionFailed(OutriderError):
+    """The SDK could not reach the server, or the connection broke."""
+
+
+class ConnectionTimeout(ConnectionFailed):
+    """The SDK's own timeout passed."""
+
+
+class SetupError(OutriderError):
+    """The operator must change something; printed as one line."""
+
+
+class ConfigError(SetupError):
+    """A configuration file or an environment variable is wrong."""
+
+
+class PolicyError(SetupError):
+    """A policy file is wrong; the message begins `file:line:column: path:`."""
+
+
+class ModelError(SetupError):
+    """Model files are missing, damaged, of another architecture, or cannot be written."""
+
+
+_BY_CODE: Mapping[str, type[APIError]] = {
+    str(kind.code): kind
+    for kind in (
+        InvalidRequest, ContextLengthExceeded, ModelNotFound, RouteNotFound, MethodNotAllowed, BodyTooLarge,
+        UnsupportedMediaType, QueueFull, QueueTimeout, LaneUnavailable, LaneFailed, InternalError,
+    )
+}  # fmt: skip
+
+
+def from_wire(status: int, error: Mapping[str, object] | str | None, *, default_message: str = "") -> APIError:
+    """Turn a status and an `error` value from the wire into the class that wrote it.
+
+    Accepts OpenAI's object, SGLang's flat object and its bare string; an unknown code falls back to the status.
+    """
+    fields: Mapping[str, object] = error if isinstance(error, Mapping) else {"message": error}
+    message = str(fields.get("message") or default_message or f"HTTP {status}")
+    param = fields.get("param")
+    code = fields.get("code")
+    kind = _BY_CODE.get(str(code))
+    param_text = None if param is None else str(param)
+    if kind is not None and kind.status == status:
+        return kind(message, param=param_text)
+    if 400 <= status < 500 and status not in (408, 409, 429):
+        known = {400: InvalidRequest, 413: BodyTooLarge, 415: UnsupportedMediaType}.get(status)
+        if known is not None and code in (None, status, str(status)):
+            return known(message, param=param_text)
+        return Rejected(message, status=status, code=None if code is None else str(code), param=param_text)
+    failure = ServiceError(message, param=param_text)
+    failure.status = status
+    failure.code = None if code is None else str(code)
+    return failure

@@ -1,0 +1,1 @@
+"""The HTTP edge: bytes, headers, status codes. Does not know models."""

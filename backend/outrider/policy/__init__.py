@@ -1,0 +1,1 @@
+"""When to speculate, and why: pure decisions from features and load. Does not know how."""

@@ -1,0 +1,1 @@
+"""The client: what people import."""

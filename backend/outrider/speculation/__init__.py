@@ -1,0 +1,1 @@
+"""Probability and nothing else: target law, proposals, verification, as pure tensor functions."""

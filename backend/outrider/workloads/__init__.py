@@ -1,0 +1,1 @@
+"""Prompts, load and reports."""
