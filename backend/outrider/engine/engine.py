@@ -1,0 +1,123 @@
+"""One engine step: schedule, propose, one target forward over all rows, verify, commit, emit. Knows no threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from outrider.core import SpecStats
+from outrider.engine.drafters import make_drafter
+from outrider.engine.kv_cache import CachePool
+from outrider.engine.model import LlamaModel, Segment
+from outrider.engine.scheduler import Scheduler, Work
+from outrider.engine.sequence import Finish, GenerateRequest, Sequence, SequenceState
+from outrider.engine.stops import StopStrings
+from outrider.engine.tokenizer import Detokenizer, Tokenizer
+from outrider.errors import ContextLengthExceeded, ModelError
+from outrider.speculation.noise import uniforms
+from outrider.speculation.verify import verify
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Sizes of an engine."""
+
+    max_running: int = 16
+    max_total_tokens: int = 32768
+    context_length: int | None = None
+    max_prefill_rows: int = 128
+    """Prompt rows per step; keeps a step short enough that others' tokens and cancellations are not held up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one step did for one request."""
+
+    rid: str
+    text: str
+    token_ids: tuple[int, ...]
+    finish: Finish | None = None
+    stats: SpecStats | None = None
+    """On the last output, when speculation was on and at least one step was verified."""
+
+
+class Engine:
+    """Weights, cache and sequences of one model. Not thread-safe: one thread owns it."""
+
+    def __init__(self, folder: Path, limits: EngineLimits) -> None:
+        self.model = LlamaModel(folder)
+        self.tokenizer = Tokenizer(folder)
+        own = self.model.config.context_length
+        self.context_length = min(limits.context_length or own, own)
+        if limits.max_total_tokens < self.context_length:
+            self.context_length = limits.max_total_tokens
+        if self.tokenizer.vocab_size > self.model.config.vocab_size:
+            raise ModelError(
+                f"{folder}: the tokenizer has {self.tokenizer.vocab_size} tokens, the model "
+                f"{self.model.config.vocab_size}"
+            )
+        self.pool = CachePool(self.model.config, limits.max_total_tokens)
+        self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows)
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.num_running + self.scheduler.num_waiting > 0
+
+    def check(self, request: GenerateRequest) -> None:
+        """ContextLengthExceeded when prompt and answer do not fit; callable from any thread."""
+        if request.capacity > self.context_length:
+            raise ContextLengthExceeded(
+                f"the prompt has {len(request.prompt_ids)} tokens and up to {request.max_new_tokens} were asked for, "
+                f"but the context holds {self.context_length}",
+                param="messages",
+            )
+
+    def add(self, request: GenerateRequest) -> None:
+        """Queue a checked request."""
+        drafter = make_drafter(request.plan, request.prompt_ids)
+        self.scheduler.add(Sequence(request, Detokenizer(self.tokenizer), StopStrings(request.stop), drafter))
+
+    def abort(self, rid: str, finish: Finish) -> Output | None:
+        """End a request now; its last output, or None when it is not here."""
+        sequence = self.scheduler.abort(rid, finish)
+        return None if sequence is None else Output(rid, "", (), finish, sequence.stats)
+
+    def step(self) -> list[Output]:
+        """Run one step; outputs of the sequences that emitted tokens."""
+        work = self.scheduler.schedule()
+        if not work:
+            return []
+        logits = self.model.forward([self._segment(w) for w in work])
+        outputs = []
+        row = 0
+        for item in work:
+            if item.num_logits:
+                outputs.append(self._commit(item, logits[row : row + item.num_logits]))
+                row += item.num_logits
+        self.scheduler.remove_finished()
+        return outputs
+
+    @staticmethod
+    def _segment(work: Work) -> Segment:
+        assert work.sequence.cache is not None
+        return Segment(work.sequence.cache, work.token_ids, work.num_logits)
+
+    @staticmethod
+    def _commit(work: Work, logits: torch.Tensor) -> Output:
+        """Verify one sequence's rows, roll its cache back to what was accepted, and append the emitted tokens."""
+        sequence, request = work.sequence, work.sequence.request
+        noise = uniforms(request.seed, sequence.num_output, work.num_logits)
+        verified = verify(logits, request.law, noise, work.proposal)
+        if sequence.state is SequenceState.PREFILLING:
+            sequence.state = SequenceState.DECODING
+        else:
+            sequence.count_verify(len(work.proposal), verified.num_accepted)
+        assert sequence.cache is not None
+        sequence.cache.truncate(sequence.cache.length - len(work.proposal) + verified.num_accepted)
+        before = len(sequence.token_ids)
+        text = sequence.append(verified.token_ids)
+        emitted = tuple(sequence.token_ids[before:])
+        stats = sequence.stats if sequence.finish is not None else None
+        return Output(request.rid, text, emitted, sequence.finish, stats)

@@ -1,0 +1,132 @@
+"""One running request inside the engine: its tokens, its limits, its counts, and how it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from outrider.core import SpecStats
+from outrider.engine.drafters import Drafter
+from outrider.engine.kv_cache import SequenceCache
+from outrider.engine.stops import StopStrings
+from outrider.engine.tokenizer import Detokenizer
+from outrider.policy.plan import Plan
+from outrider.speculation.proposal import NO_DRAFT, PointMass
+from outrider.speculation.target import SamplingLaw
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """What a caller wants, already tokenised and checked."""
+
+    rid: str
+    prompt_ids: tuple[int, ...]
+    law: SamplingLaw
+    max_new_tokens: int
+    plan: Plan
+    seed: int
+    """Every request has one; a request that gave none got a random one."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+
+    @property
+    def capacity(self) -> int:
+        """Cache positions needed at most: drafts never reach past the last token that may be emitted."""
+        return len(self.prompt_ids) + self.max_new_tokens
+
+
+class SequenceState(Enum):
+    """Life of a sequence."""
+
+    WAITING = "waiting"  # admitted to the queue, holds nothing
+    PREFILLING = "prefilling"  # has a cache, prompt not yet read to its end
+    DECODING = "decoding"  # emits tokens
+    FINISHED = "finished"  # ended; its cache is given back
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Why a sequence ended. `kind` is SGLang's word: stop, length or abort."""
+
+    kind: str
+    matched: int | str | None = None
+    message: str | None = None
+    status: int = 200
+
+
+@dataclass(slots=True)
+class Sequence:
+    """State of one request; derived quantities are properties."""
+
+    request: GenerateRequest
+    detokenizer: Detokenizer
+    stops: StopStrings
+    drafter: Drafter | None
+    """None when the plan is off."""
+    state: SequenceState = SequenceState.WAITING
+    cache: SequenceCache | None = None
+    token_ids: list[int] = field(default_factory=list)
+    """Prompt and output."""
+    finish: Finish | None = None
+    num_proposed: int = 0
+    histogram: list[int] = field(default_factory=list)
+    """Entry i counts verify steps with i accepted drafts; empty when the plan is off."""
+
+    def __post_init__(self) -> None:
+        self.token_ids.extend(self.request.prompt_ids)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - len(self.request.prompt_ids)
+
+    @property
+    def num_remaining(self) -> int:
+        return self.request.max_new_tokens - self.num_output
+
+    @property
+    def stats(self) -> SpecStats | None:
+        """None when no step was verified, as when the plan is off or the first token ended the answer."""
+        if not any(self.histogram):
+            return None
+        return SpecStats(
+            num_verify_steps=sum(self.histogram),
+            num_accepted=sum(i * n for i, n in enumerate(self.histogram)),
+            histogram=tuple(self.histogram),
+            num_proposed=self.num_proposed,
+        )
+
+    def propose(self) -> PointMass:
+        """Draft tokens for the next step, never more than could still be emitted before the last one."""
+        if self.drafter is None:
+            return NO_DRAFT
+        return self.drafter.propose(min(self.request.plan.k, self.num_remaining - 1))
+
+    def count_verify(self, num_proposed: int, num_accepted: int) -> None:
+        if self.drafter is None:
+            return
+        self.num_proposed += num_proposed
+        self.histogram.extend([0] * (num_accepted + 1 - len(self.histogram)))
+        self.histogram[num_accepted] += 1
+
+    def append(self, emitted: tuple[int, ...]) -> str:
+        """Take emitted tokens up to the one that ends the answer; returns the text that may be shown."""
+        text = ""
+        for token_id in emitted:
+            self.token_ids.append(token_id)
+            if self.drafter is not None:
+                self.drafter.observe(token_id)
+            if token_id in self.request.stop_token_ids:
+                self._end(Finish("stop", matched=token_id))
+            else:
+                text += self.stops.append(self.detokenizer.append(token_id))
+                if self.stops.matched is not None:
+                    self._end(Finish("stop", matched=self.stops.matched))
+                elif self.num_remaining == 0:
+                    self._end(Finish("length"))
+            if self.finish is not None:
+                return text + self.stops.flush()
+        return text
+
+    def _end(self, finish: Finish) -> None:
+        self.finish = finish
+        self.state = SequenceState.FINISHED
