@@ -65,13 +65,13 @@ class Engine:
     def has_work(self) -> bool:
         return self.scheduler.num_running + self.scheduler.num_waiting > 0
 
-    def check(self, request: GenerateRequest) -> None:
-        """ContextLengthExceeded when prompt and answer do not fit; callable from any thread."""
+    def check(self, request: GenerateRequest, param: str) -> None:
+        """ContextLengthExceeded, naming `param`, when prompt and answer do not fit; callable from any thread."""
         if request.capacity > self.context_length:
             raise ContextLengthExceeded(
                 f"the prompt has {len(request.prompt_ids)} tokens and up to {request.max_new_tokens} were asked for, "
                 f"but the context holds {self.context_length}",
-                param="messages",
+                param=param,
             )
 
     def add(self, request: GenerateRequest) -> None:

@@ -154,7 +154,7 @@ def _logit_rows(segments: Seq[Segment]) -> list[int]:
 
 
 def _pair_up(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Reorder each head's rows from (first half, second half) to adjacent rotary pairs; dot products stay the same."""
+    """Reorder each head's rows from halves to adjacent rotary pairs; dot products stay the same."""
     columns = weight.shape[1]
     return weight.view(-1, 2, head_dim // 2, columns).transpose(1, 2).reshape(-1, columns)
 

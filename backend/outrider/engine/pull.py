@@ -62,6 +62,18 @@ def pulled_path(name: str, cache: Path) -> Path:
     return cache / "models" / f"{source.name}-{source.sha256[:12]}"
 
 
+def locate(name_or_path: str, cache: Path) -> Path:
+    """Folder of a pulled model, or the given local folder. ModelError when there is none."""
+    if name_or_path in CATALOG:
+        folder = pulled_path(name_or_path, cache)
+        if not folder.is_dir():
+            raise ModelError(f"{name_or_path} has not been pulled; run: outrider model pull {name_or_path}")
+        return folder
+    if not Path(name_or_path).is_dir():
+        raise ModelError(f"{name_or_path} is neither a local folder nor in the catalogue: {', '.join(CATALOG)}")
+    return Path(name_or_path)
+
+
 def pull(name: str, cache: Path, progress: Progress = lambda what, fraction: None) -> Path:
     """Fetch, check, convert; atomic and once. Returns the folder. ModelError says in one line what failed."""
     if name not in CATALOG:

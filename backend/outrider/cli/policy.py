@@ -1,0 +1,139 @@
+"""`outrider policy`: check policy files and explain decisions, without a server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec
+
+import orjson
+import typer
+from pydantic import ValidationError
+
+from outrider.config import packaged_data
+from outrider.core import Hints, LaneLoad
+from outrider.errors import ConfigError, SetupError
+from outrider.policy.decide import Decision
+from outrider.policy.features import extract_features
+from outrider.policy.loader import load_file, load_policies, validate_file
+from outrider.policy.rules import policy_schema
+
+app = typer.Typer(no_args_is_help=True, help="Check policy files and explain decisions, without a server.")
+
+P = ParamSpec("P")
+
+
+def _one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
+    """Print what the operator must change as one line on stderr, and exit 1."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except SetupError as error:
+            typer.echo(error.message, err=True)
+            raise typer.Exit(1) from error
+
+    return run
+
+
+@app.command()
+@_one_line_errors
+def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policy files.")]) -> None:
+    """Check policy files; each problem is a line `file:line:column: path: what was expected`."""
+    has_problems = False
+    for path in files:
+        problems = validate_file(path)
+        for problem in problems:
+            typer.echo(str(problem))
+        if not problems:
+            num_rules = len(load_file(path).rules)
+            typer.echo(f"{path}: ok, {num_rules} {'rule' if num_rules == 1 else 'rules'}")
+        has_problems = has_problems or bool(problems)
+    if has_problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+@_one_line_errors
+def explain(
+    request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="An OpenAI request body; - reads stdin.")],
+    policies: Annotated[Path | None, typer.Option(help="Folder of policy files; else those of the package.")] = None,
+    default: Annotated[str, typer.Option(help="Workload for tasks that no file matches.")] = "default",
+    requests: Annotated[
+        int | None, typer.Option(min=0, help="Requests running and waiting on the lane; omitted: unknown.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the plan for a request, and why."""
+    policy_set = load_policies(policies or packaged_data("policies"), default)
+    body = _read_body(request)
+    hints = _read_hints(request, body)
+    load = None if requests is None else LaneLoad(requests, 0, max(1, requests), read_at_s=0.0)
+    decision = policy_set.decide(extract_features(body, hints), hints, load, now_s=0.0)
+    typer.echo(orjson.dumps(_to_json(decision), option=orjson.OPT_INDENT_2) if as_json else _to_text(decision))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of policy files."""
+    typer.echo(orjson.dumps(policy_schema(), option=orjson.OPT_INDENT_2))
+
+
+def _read_body(request: str) -> dict[str, Any]:
+    """The request body; ConfigError names the field. Checks what the policy reads, not all of the API."""
+    try:
+        data = sys.stdin.buffer.read() if request == "-" else Path(request).read_bytes()
+        body = orjson.loads(data)
+    except OSError as error:
+        raise ConfigError(f"{request}: cannot be read: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(f"{request}: not valid JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise ConfigError(f"{request}: expected a JSON object")
+    if not isinstance(body.get("messages"), list) and not isinstance(body.get("prompt"), str | list):
+        raise ConfigError(f"{request}: messages: expected a list of messages, or a prompt")
+    temperature = body.get("temperature")
+    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if temperature is not None and not (is_number and temperature >= 0):
+        raise ConfigError(f"{request}: temperature: expected a number from 0, found {temperature!r}")
+    return body
+
+
+def _read_hints(request: str, body: dict[str, Any]) -> Hints:
+    try:
+        return Hints.model_validate(body["outrider"] if body.get("outrider") is not None else {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in ("outrider", *first["loc"]))
+        raise ConfigError(f"{request}: {where}: {first['msg']} (found {first['input']!r})") from error
+
+
+def _to_json(decision: Decision) -> dict[str, Any]:
+    return {
+        "plan": decision.plan.to_wire(),
+        "workload": decision.workload,
+        "rule": decision.rule,
+        "reasons": list(decision.reasons),
+        "features": asdict(decision.features),
+        "requests": decision.load.num_requests if decision.load else None,
+    }
+
+
+def _to_text(decision: Decision) -> str:
+    plan = decision.plan
+    load = f"{decision.load.num_requests} on the lane" if decision.load else "unknown"
+    lines = [
+        f"plan      {'off' if plan.is_off else f'{plan.drafter}, k {plan.k}'}",
+        f"workload  {decision.workload}",
+        f"rule      {decision.rule}",
+        "reasons",
+        *(f"  - {reason}" for reason in decision.reasons),
+        "features",
+        *(f"  {name}: {value}" for name, value in asdict(decision.features).items()),
+        f"  requests: {load}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,151 @@
+"""The engine's thread: runs steps while there is work, and passes outputs to the event loop without blocking it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from outrider.engine.engine import Engine, Output
+from outrider.engine.sequence import Finish, GenerateRequest
+from outrider.errors import InvalidRequest
+
+log = logging.getLogger(__name__)
+
+Stream = asyncio.Queue[Output]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What `/v1/loads` reports; a snapshot taken between steps."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_used_tokens: int = 0
+    tokens_per_s: float = 0.0
+    """Over the last steps that emitted something; 0 when idle."""
+
+
+class EngineLoop:
+    """Owns the engine's thread. Commands go in through a deque, outputs come back one loop callback per step."""
+
+    def __init__(self, engine: Engine, on_output: Callable[[Output], None] = lambda output: None) -> None:
+        self._engine = engine
+        self._on_output = on_output
+        self._commands: deque[Callable[[], list[Output]]] = deque()
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._streams: dict[str, Stream] = {}
+        self._loop = asyncio.get_running_loop()
+        self._rate = _Rate()
+        self.load = EngineLoad()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive() and not self._is_stopping
+
+    @property
+    def num_streams(self) -> int:
+        """Requests that somebody still listens to."""
+        return len(self._streams)
+
+    @asynccontextmanager
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Stream]:
+        """A queue of outputs, the last of which has `finish`. Leaving early aborts the request in the engine."""
+        if request.rid in self._streams:
+            raise InvalidRequest(f"duplicate request id {request.rid!r}", param="rid")
+        stream = self._streams[request.rid] = asyncio.Queue()
+        try:
+            self._send(lambda: self._add(request))
+            yield stream
+        finally:
+            # A request that has ended is unknown to the engine by now, and aborting it does nothing.
+            del self._streams[request.rid]
+            self.abort(request.rid, Finish("abort", message="the client left", status=499))
+
+    def abort(self, rid: str, finish: Finish) -> None:
+        """End the request with exactly this id before the next step; unknown ids are ignored."""
+        self._send(lambda: [output] if (output := self._engine.abort(rid, finish)) else [])
+
+    def abort_all(self, finish: Finish) -> None:
+        self._send(lambda: self._abort_all(finish))
+
+    async def stop(self) -> None:
+        """End the thread after its current step; requests that still run are told."""
+        self.abort_all(Finish("abort", message="the engine is shutting down", status=503))
+        self._is_stopping = True
+        self._wake.set()
+        await asyncio.to_thread(self._thread.join)
+
+    def _send(self, command: Callable[[], list[Output]]) -> None:
+        self._commands.append(command)
+        self._wake.set()
+
+    def _add(self, request: GenerateRequest) -> list[Output]:
+        if request.rid in self._streams:  # else the client left before the engine came to it
+            self._engine.add(request)
+        return []
+
+    def _abort_all(self, finish: Finish) -> list[Output]:
+        rids = [sequence.request.rid for sequence in self._engine.scheduler]
+        return [output for rid in rids if (output := self._engine.abort(rid, finish))]
+
+    def _run(self) -> None:
+        while not self._is_stopping or self._commands:
+            if not self._engine.has_work and not self._commands:
+                self._wake.wait()
+            self._wake.clear()
+            outputs = []
+            while self._commands:
+                outputs.extend(self._commands.popleft()())
+            outputs.extend(self._step())
+            self._update_load(outputs)
+            if outputs:
+                self._loop.call_soon_threadsafe(self._deliver, outputs)
+
+    def _step(self) -> list[Output]:
+        try:
+            return self._engine.step()
+        except Exception:  # a fault in one step must end its requests, visibly, and not the engine
+            log.exception("engine step failed")
+            return self._abort_all(Finish("abort", message="the engine failed on this step", status=500))
+
+    def _update_load(self, outputs: list[Output]) -> None:
+        scheduler = self._engine.scheduler
+        self.load = EngineLoad(
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            num_used_tokens=self._engine.pool.num_reserved,
+            tokens_per_s=self._rate.update(sum(len(o.token_ids) for o in outputs), scheduler.num_running),
+        )
+
+    def _deliver(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            self._on_output(output)
+            stream = self._streams.get(output.rid)
+            if stream is not None:
+                stream.put_nowait(output)
+
+
+class _Rate:
+    """Tokens per second over a sliding two seconds."""
+
+    def __init__(self) -> None:
+        self._events: deque[tuple[float, int]] = deque()
+
+    def update(self, num_tokens: int, num_running: int) -> float:
+        now = time.monotonic()
+        self._events.append((now, num_tokens))
+        while self._events and now - self._events[0][0] > 2.0:
+            self._events.popleft()
+        span = now - self._events[0][0]
+        if num_running == 0 or span == 0:
+            return 0.0
+        return sum(n for _, n in self._events) / span

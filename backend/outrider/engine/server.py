@@ -1,0 +1,268 @@
+"""The engine as an HTTP server that speaks SGLang's protocol. The only part of the engine that knows HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from outrider.core import DRAFTERS, MAX_K
+from outrider.engine import replies
+from outrider.engine.engine import Engine, EngineLimits, Output
+from outrider.engine.loop import EngineLoop, Stream
+from outrider.engine.metrics import EngineMetrics
+from outrider.engine.protocol import Parsed, parse_chat, parse_completion, parse_generate
+from outrider.engine.sequence import Finish
+from outrider.errors import APIError, InvalidRequest, ServiceError
+from outrider.version import __version__
+
+Parse = Callable[[object, Engine], Parsed]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How an engine is served."""
+
+    model: Path
+    served_model_name: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    limits: EngineLimits = field(default_factory=EngineLimits)
+    exits_with_stdin: bool = False
+    """Stop when standard input ends: a parent that holds the other end and dies leaves no orphan."""
+
+
+class EngineServer:
+    """Routes over one engine loop."""
+
+    def __init__(self, engine: Engine, options: ServerOptions) -> None:
+        self._engine = engine
+        self._options = options
+        self._metrics = EngineMetrics()
+        self._loop = EngineLoop(engine, self._metrics.observe)
+
+    def app(self) -> web.Application:
+        # Image-sized bodies never come here; a long prompt of 8k tokens is some 40 KB.
+        app = web.Application(client_max_size=16 * 1024 * 1024, middlewares=[_errors_as_bodies])
+        app.router.add_get("/health", self._ready)
+        app.router.add_get("/health_generate", self._ready)
+        app.router.add_get("/ready", self._ready)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/server_info", self._server_info)
+        app.router.add_get("/v1/loads", self._loads)
+        app.router.add_get("/metrics", self._prometheus)
+        app.router.add_post("/abort_request", self._abort)
+        app.router.add_post("/generate", self._generate)
+        app.router.add_post("/v1/chat/completions", self._openai(parse_chat, replies.CHAT))
+        app.router.add_post("/v1/completions", self._openai(parse_completion, replies.COMPLETION))
+        app.on_cleanup.append(self._stop)
+        return app
+
+    async def _stop(self, app: web.Application) -> None:
+        await self._loop.stop()
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        return web.Response(status=200 if self._loop.is_alive else 503)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        model = {
+            "id": self._options.served_model_name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "outrider",
+            "root": self._options.served_model_name,
+            "max_model_len": self._engine.context_length,
+        }
+        return _json({"object": "list", "data": [model]})
+
+    async def _server_info(self, request: web.Request) -> web.Response:
+        limits = self._options.limits
+        return _json({
+            "model_path": str(self._options.model),
+            "served_model_name": self._options.served_model_name,
+            "context_length": self._engine.context_length,
+            "max_running_requests": limits.max_running,
+            "max_total_num_tokens": limits.max_total_tokens,
+            "max_req_input_len": self._engine.context_length - 1,
+            "speculative_algorithm": None,
+            "version": f"outrider-{__version__}",
+            "outrider": {"drafters": list(DRAFTERS), "max_k": MAX_K},
+            "internal_states": [{"effective_max_running_requests_per_dp": limits.max_running}],
+        })  # fmt: skip
+
+    async def _loads(self, request: web.Request) -> web.Response:
+        load, limits = self._loop.load, self._options.limits
+        now = time.time()
+        entry = {
+            "timestamp": now,
+            "dp_rank": 0,
+            "num_running_reqs": load.num_running,
+            "num_waiting_reqs": load.num_waiting,
+            "num_used_tokens": load.num_used_tokens,
+            "max_total_num_tokens": limits.max_total_tokens,
+            "max_running_requests": limits.max_running,
+            "token_usage": round(load.num_used_tokens / limits.max_total_tokens, 4),
+            "gen_throughput": round(load.tokens_per_s, 2),
+        }
+        return _json({"timestamp": now, "version": f"outrider-{__version__}", "loads": [entry]})
+
+    async def _prometheus(self, request: web.Request) -> web.Response:
+        body = self._metrics.render(self._loop.load)
+        return web.Response(body=body, headers={"Content-Type": self._metrics.content_type})
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        """Always 200. Ids match exactly: SGLang's prefix match would end other people's requests."""
+        data = await _body(request)
+        rid = data.get("rid") if isinstance(data, dict) else None
+        finish = Finish("abort", message="the request was aborted", status=499)
+        if isinstance(data, dict) and data.get("abort_all") is True:
+            self._loop.abort_all(finish)
+        elif isinstance(rid, str) and rid:
+            self._loop.abort(rid, finish)
+        return web.Response()
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        parsed = parse_generate(await _body(request), self._engine)
+        async with self._loop.generate(parsed.request) as stream:
+            answer = replies.Answer(parsed, self._options.served_model_name)
+            if not parsed.is_stream:
+                await _complete(stream, answer)
+                return _json(replies.generate_body(answer), parsed)
+            response = await _event_stream(request, parsed)
+            while answer.finish is None:
+                answer.add(await _next_output(stream))
+                await response.write(replies.event(replies.generate_body(answer)))
+            await response.write(replies.DONE)
+            return response
+
+    def _openai(self, parse: Parse, shape: replies.Shape) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            parsed = parse(await _body(request), self._engine)
+            async with self._loop.generate(parsed.request) as stream:
+                answer = replies.Answer(parsed, self._options.served_model_name)
+                if parsed.is_stream:
+                    return await _stream_openai(request, stream, answer, shape)
+                await _complete(stream, answer)
+                return _json(replies.whole_body(answer, shape), parsed)
+
+        return handle
+
+
+async def _stream_openai(
+    request: web.Request, stream: Stream, answer: replies.Answer, shape: replies.Shape
+) -> web.StreamResponse:
+    """One write per engine step; the head waits for the first step, so that an early failure is a real status."""
+    output = await _next_output(stream)
+    _raise_if_aborted(output)
+    response = await _event_stream(request, answer.parsed)
+    events = replies.opening_events(answer, shape)
+    while True:
+        answer.add(output)
+        events += replies.delta_events(answer, shape, output.text)
+        if answer.finish is not None:
+            await response.write(events + replies.closing_events(answer, shape))
+            return response
+        if events:
+            await response.write(events)
+        output, events = await _next_output(stream), b""
+
+
+async def _complete(stream: Stream, answer: replies.Answer) -> None:
+    while answer.finish is None:
+        output = await _next_output(stream)
+        _raise_if_aborted(output)
+        answer.add(output)
+
+
+async def _next_output(stream: Stream) -> Output:
+    """What has happened since the last look, merged: a slow reader gets one larger piece, not a growing queue."""
+    merged = await stream.get()
+    while merged.finish is None and not stream.empty():
+        later = stream.get_nowait()
+        merged = Output(
+            merged.rid, merged.text + later.text, merged.token_ids + later.token_ids, later.finish, later.stats
+        )
+    return merged
+
+
+def _raise_if_aborted(output: Output) -> None:
+    if output.finish is not None and output.finish.kind == "abort":
+        error = ServiceError(output.finish.message or "aborted")
+        error.status = output.finish.status
+        error.code = "aborted"
+        raise error
+
+
+async def _body(request: web.Request) -> object:
+    if request.content_type != "application/json":
+        raise InvalidRequest("the content type must be application/json", param="body")
+    try:
+        return orjson.loads(await request.read())
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}", param="body") from error
+
+
+def _json(data: dict[str, Any], parsed: Parsed | None = None) -> web.Response:
+    return web.Response(body=orjson.dumps(data), content_type="application/json", headers=_ignored(parsed))
+
+
+def _ignored(parsed: Parsed | None) -> dict[str, str]:
+    """Nothing is ignored silently: names of request fields that nothing here knows."""
+    return {"x-outrider-ignored": ",".join(parsed.ignored)} if parsed is not None and parsed.ignored else {}
+
+
+async def _event_stream(request: web.Request, parsed: Parsed) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_ignored(parsed)})
+    response.headers["Cache-Control"] = "no-cache"
+    await response.prepare(request)
+    return response
+
+
+@web.middleware
+async def _errors_as_bodies(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except APIError as error:
+        if request.path == "/generate":
+            body: dict[str, Any] = {"error": {"message": error.message, "param": error.param, "code": error.code}}
+        else:
+            body = replies.error_body(error)
+        return web.json_response(body, status=error.status)
+
+
+async def run(options: ServerOptions, on_ready: Callable[[int], None] = lambda port: None) -> None:
+    """Load the model, serve until SIGTERM or until standard input ends; `on_ready` gets the port."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    engine = await asyncio.to_thread(Engine, options.model, options.limits)
+    runner = web.AppRunner(EngineServer(engine, options).app(), handler_cancellation=True, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, options.host, options.port, backlog=1024)
+        await site.start()
+        on_ready(int(runner.addresses[0][1]))
+        if options.exits_with_stdin:
+            await _watch_standard_input(stop)
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+
+
+async def _watch_standard_input(stop: asyncio.Event) -> None:
+    """Set `stop` at the end of standard input; a callback of the loop, so no task has to be kept."""
+
+    class Watcher(asyncio.Protocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            stop.set()
+
+    await asyncio.get_running_loop().connect_read_pipe(Watcher, sys.stdin)

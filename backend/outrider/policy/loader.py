@@ -1,0 +1,256 @@
+"""Reads policy files: the only place of the policy with YAML and I/O. Every problem has a line and a column."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from outrider.errors import PolicyError
+from outrider.policy.decide import PolicySet
+from outrider.policy.rules import RULE_TAGS, Location, WorkloadPolicy, contradictions
+
+_SCALARS = {
+    "null": re.compile(r"(?:~|null|Null|NULL|)$"),
+    "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"),
+    "int": re.compile(r"[-+]?[0-9]{1,18}$"),
+    "float": re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.inf$|\.nan$"),
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the scalars of version 1.2, as editors read it: in 1.1 the key `off` would be the value false."""
+
+    yaml_implicit_resolvers: dict[str | None, list[tuple[str, re.Pattern[str]]]] = {  # noqa: RUF012 - PyYAML's own name
+        None: [(f"tag:yaml.org,2002:{name}", pattern) for name, pattern in _SCALARS.items()]
+    }
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        # An alias can make a small file huge or endless, and no policy needs one.
+        if self.check_event(yaml.AliasEvent):
+            mark: Any = self.peek_event().start_mark  # type: ignore[no-untyped-call] # missing in the stubs
+            raise yaml.composer.ComposerError(None, None, "aliases are not supported", mark)
+        return super().compose_node(parent, index)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing wrong in a policy file; `line` and `column` count from 1."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    """For example `rules[2].k`; `the file` when it is about all of it."""
+    message: str
+    """What was expected, and what was found."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}: {self.path}: {self.message}"
+
+
+@dataclass(slots=True)
+class _Document:
+    """The data of a file, where each part of it stands, and what no model could see in the data."""
+
+    file: str
+    keys: dict[Location, yaml.Mark] = field(default_factory=dict)
+    values: dict[Location, yaml.Mark] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def report(self, location: Location, message: str, mark: yaml.Mark | None = None) -> None:
+        """Add a problem; without a mark at the value, or at what encloses it when it is missing."""
+        where = location
+        while mark is None and where and where not in self.values:
+            where = where[:-1]
+        mark = mark or self.values.get(where)
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        problem = Problem(self.file, line, column, _path(location), message)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def build(self, node: yaml.Node, location: Location = ()) -> Any:
+        """Plain data of a node; notes positions, and reports duplicate keys, empty values and tags."""
+        self.values[location] = node.start_mark
+        if isinstance(node, yaml.MappingNode):
+            return self._build_mapping(node, location)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*location, index)) for index, item in enumerate(node.value)]
+        value = _scalar(node)
+        if value is None:
+            found = "nothing" if node.tag.endswith(":null") else f"the tag {node.tag}"
+            self.report(location, f"expected a value, found {found}", node.start_mark)
+        return value
+
+    def _build_mapping(self, node: yaml.MappingNode, location: Location) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"
+            here = (*location, key)
+            if key in data:
+                first = self.keys[here].line + 1
+                self.report(here, f"expected each key once, found again (first on line {first})", key_node.start_mark)
+                continue
+            self.keys[here] = key_node.start_mark
+            data[key] = self.build(value_node, here)
+        return data
+
+
+def load_policies(directory: Path, default: str) -> PolicySet:
+    """All `*.yaml` of a directory, in file-name order, with `default` for tasks that no file matches.
+
+    PolicyError when the directory has none, when a file is wrong (the first problem, as `file:line:column: path:
+    message`), when two files have one workload name, and when `default` names no workload.
+    """
+    files = sorted(directory.glob("*.yaml"))
+    if not files:
+        raise PolicyError(f"{directory}: no policy files (*.yaml) here")
+    by_name: dict[str, tuple[Path, WorkloadPolicy]] = {}
+    for path in files:
+        policy, document = _read(path)
+        if policy is not None and policy.workload in by_name:
+            first = by_name[policy.workload][0].name
+            document.report(("workload",), f"expected a name of its own, {policy.workload!r} is used by {first}")
+        if policy is None or document.problems:
+            raise PolicyError(str(min(document.problems)))
+        by_name[policy.workload] = (path, policy)
+    if default not in by_name:
+        raise PolicyError(f"{directory}: unknown default workload {default!r}, known: {', '.join(sorted(by_name))}")
+    return PolicySet([policy for _, policy in by_name.values()], default)
+
+
+def validate_file(path: Path) -> list[Problem]:
+    """All problems of one policy file, in the order of their positions; empty when it can be loaded."""
+    return sorted(_read(path)[1].problems)
+
+
+def load_file(path: Path) -> WorkloadPolicy:
+    """One policy file; PolicyError with its first problem."""
+    policy, document = _read(path)
+    if policy is None:
+        raise PolicyError(str(min(document.problems)))
+    return policy
+
+
+def _read(path: Path) -> tuple[WorkloadPolicy | None, _Document]:
+    """The policy, or None and a document with at least one problem."""
+    document = _Document(str(path))
+    node = _compose(path, document)
+    if node is None:
+        return None, document
+    data = document.build(node)
+    try:
+        policy = WorkloadPolicy.model_validate(data)
+    except ValidationError as error:
+        _report_all(error, document)
+        return None, document
+    for location, message in contradictions(policy):
+        document.report(location, message)
+    return (None if document.problems else policy), document
+
+
+def _compose(path: Path, document: _Document) -> yaml.Node | None:
+    """The root node; None after reporting why there is none."""
+    try:
+        node: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except OSError as error:
+        document.report((), f"cannot be read: {error.strerror}")
+    except UnicodeDecodeError as error:
+        document.report(
+            (), f"expected UTF-8 text, found byte {error.object[error.start]:#04x} at offset {error.start}"
+        )
+    except RecursionError:
+        document.report((), "nested too deeply")
+    except yaml.reader.ReaderError as error:
+        document.report((), f"expected text, found the character {error.character!r} at offset {error.position}")
+    except yaml.MarkedYAMLError as error:
+        document.report((), f"not valid YAML: {error.problem}", error.problem_mark)
+    else:
+        if node is None:
+            document.report((), "expected a mapping, found an empty file")
+        return node
+    return None
+
+
+def _scalar(node: yaml.Node) -> str | bool | int | float | None:
+    """None for an empty value, and for tags that we do not read."""
+    text: str = node.value
+    kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    if kind == "str":
+        return text
+    if kind not in _SCALARS or not _SCALARS[kind].match(text):
+        return None
+    if kind == "bool":
+        return text.lower() == "true"
+    if kind == "int":
+        return int(text)
+    return float(text.replace(".inf", "inf").replace(".nan", "nan")) if kind == "float" else None
+
+
+def _report_all(error: ValidationError, document: _Document) -> None:
+    for item in error.errors(include_url=False):
+        location = tuple(part for part in item["loc"] if part not in RULE_TAGS)
+        mark = None
+        if item["type"] == "extra_forbidden":
+            message = _unknown_key(str(location[-1]), _model_at(item["loc"][:-1]))
+            mark = document.keys.get(location)
+        elif item["type"] == "missing":
+            message = (
+                f"is missing, expected {_model_at(item['loc'][:-1]).model_fields[str(location[-1])].description}"
+            )
+        elif item["input"] is None or (item["type"] == "too_short" and item["input"]):
+            continue  # build() has reported the empty value, or the items that do not count have errors of their own
+        else:
+            message = _expected(item, location)
+        document.report(location, message, mark)
+
+
+def _expected(item: ErrorDetails, location: Location) -> str:
+    """What was expected and found, in words that someone who edits YAML knows."""
+    kind, found = item["type"], item["input"]
+    if kind == "value_error":
+        return item["msg"].removeprefix("Value error, ")
+    if kind == "string_pattern_mismatch":
+        expected = f"expected {_model_at(item['loc'][:-1]).model_fields[str(location[-1])].description}"
+    else:
+        plain = re.sub(r"^(?:Input|String|Tuple) should (?:be|have)", "expected", item["msg"]).replace("True", "true")
+        names = {"model_type": "expected a mapping", "tuple_type": "expected a list", "too_short": "expected an item"}
+        expected = names.get(kind, plain)
+    shown = {"dict": "a mapping", "list": "a list" if found else "none", "bool": str(found).lower()}
+    return f"{expected}, found {shown.get(type(found).__name__, repr(found))}"
+
+
+def _unknown_key(key: str, model: type[BaseModel]) -> str:
+    near = difflib.get_close_matches(key, model.model_fields, n=1)
+    if near:
+        return f"unknown key, did you mean {near[0]!r}?"
+    return f"unknown key, expected one of {', '.join(model.model_fields)}"
+
+
+def _model_at(location: tuple[str | int, ...]) -> type[BaseModel]:
+    """The model that validates the mapping at a location of a pydantic error."""
+    model: type[BaseModel] = WorkloadPolicy
+    for part in location:
+        if isinstance(part, str) and part in RULE_TAGS:
+            model = RULE_TAGS[part]
+        elif isinstance(part, str) and part in model.model_fields:
+            model = next(_models_in(model.model_fields[part].annotation), model)
+    return model
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            yield candidate
+
+
+def _path(location: Location) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return text.removeprefix(".") or "the file"

@@ -1,0 +1,84 @@
+"""The forward pass against an independent implementation, and rollback of the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from outrider.engine.kv_cache import CachePool, SequenceCache
+from outrider.engine.linear import has_fbgemm, pack
+from outrider.engine.model import LlamaModel, Segment
+
+
+@pytest.fixture(scope="module")
+def random_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama with grouped queries and an untied head, in two shards."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=97, hidden_size=48, intermediate_size=80, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=128, rope_theta=5000.0, tie_word_embeddings=False,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("llama")
+    LlamaForCausalLM(config).half().save_pretrained(folder, max_shard_size="40KB")
+    assert (folder / "model.safetensors.index.json").is_file()
+    return folder
+
+
+def reference_logits(folder: Path, tokens: list[int]) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.inference_mode():
+        return model(torch.tensor([tokens])).logits[0]
+
+
+def test_logits_equal_the_reference_s(random_llama: Path) -> None:
+    """Chunked rows of several sequences in one batch give the logits of each sequence alone."""
+    model = LlamaModel(random_llama)
+    a, b = [5, 9, 2, 77, 31, 8, 60], [1, 2, 3, 4]
+    cache_a, cache_b = SequenceCache(model.config, 16), SequenceCache(model.config, 16)
+    first = model.forward([Segment(cache_a, tuple(a[:3]), 0), Segment(cache_b, tuple(b), 1)])
+    second = model.forward([Segment(cache_a, tuple(a[3:]), 4)])
+    torch.testing.assert_close(first[0], reference_logits(random_llama, b)[-1], atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(second, reference_logits(random_llama, a)[3:], atol=2e-4, rtol=1e-3)
+
+
+def test_rejected_rows_leave_no_trace(random_llama: Path) -> None:
+    """After rollback, a continuation is what it would have been without the rejected tokens."""
+    model = LlamaModel(random_llama)
+    cache = SequenceCache(model.config, 16)
+    model.forward([Segment(cache, (5, 9, 2), 1)])
+    model.forward([Segment(cache, (77, 11, 12, 13), 4)])
+    cache.truncate(4)  # 77 was accepted, the other three were not
+    found = model.forward([Segment(cache, (31, 8), 2)])
+    torch.testing.assert_close(found, reference_logits(random_llama, [5, 9, 2, 77, 31, 8])[-2:], atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.model
+def test_the_real_model_agrees_with_the_reference(model_folder: Path) -> None:
+    """On real weights the two implementations give the same next tokens and nearly the same logits."""
+    model = LlamaModel(model_folder)
+    tokens = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308]
+    found = model.forward([Segment(SequenceCache(model.config, 16), tuple(tokens), len(tokens))])
+    expected = reference_logits(model_folder, tokens)
+    torch.testing.assert_close(found, expected, atol=5e-3, rtol=5e-3)
+    assert found.argmax(-1).tolist() == expected.argmax(-1).tolist()
+
+
+def test_packed_weights_compute_the_product() -> None:
+    """Packing rounds weights to fp16 and nothing else; weights that fp16 cannot hold stay as they are."""
+    weight, x = torch.randn(33, 20).half().float(), torch.randn(5, 20)
+    torch.testing.assert_close(pack(weight)(x), x @ weight.T, atol=1e-4, rtol=1e-4)
+    large = weight * 1e6
+    torch.testing.assert_close(pack(large)(x), x @ large.T)
+    assert isinstance(has_fbgemm(), bool)
+
+
+def test_the_pool_counts_reservations(random_llama: Path) -> None:
+    """What does not fit is not allocated, and what is freed fits again."""
+    pool = CachePool(LlamaModel(random_llama).config, max_total_tokens=20)
+    cache = pool.allocate(12)
+    assert not pool.can_allocate(9)
+    pool.free(cache)
+    assert pool.can_allocate(20)

@@ -1,0 +1,132 @@
+"""`outrider policy`: what it prints and how it exits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from outrider.cli.policy import app
+from outrider.config import packaged_data
+
+CODE = {"messages": [{"role": "user", "content": "Write a Python function that adds."}], "temperature": 0}
+
+
+def run(*args: str, stdin: str = "") -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(args), input=stdin)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def request(directory: Path, body: Any) -> str:
+    path = directory / "request.json"
+    path.write_text(body if isinstance(body, str) else json.dumps(body), encoding="utf-8")
+    return str(path)
+
+
+def test_validate_counts_rules_of_good_files() -> None:
+    """Every file is named with its number of rules."""
+    files = [str(packaged_data("policies") / name) for name in ("code.yaml", "off.yaml")]
+    assert run("validate", *files) == (0, f"{files[0]}: ok, 6 rules\n{files[1]}: ok, 1 rule\n", "")
+
+
+def test_validate_lists_problems_and_fails(tmp_path: Path) -> None:
+    """Each problem is a line; one bad file among good ones fails the command."""
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("version: 1\nworkload: bad\nruls: []\n", encoding="utf-8")
+    good = str(packaged_data("policies") / "off.yaml")
+    code, stdout, _ = run("validate", str(bad), good)
+    assert code == 1
+    assert stdout.splitlines() == [
+        f"{bad}:1:1: rules: is missing, expected a list of rules; the first whose conditions all hold decides",
+        f"{bad}:3:1: ruls: unknown key, did you mean 'rules'?",
+        f"{good}: ok, 1 rule",
+    ]
+
+
+def test_explain_prints_plan_and_reasons(tmp_path: Path) -> None:
+    """A person reads the plan, the rule, each reason and each feature."""
+    code, stdout, _ = run("explain", request(tmp_path, CODE), "--requests", "0")
+    assert code == 0
+    assert stdout.splitlines()[:3] == ["plan      ngram, k 5", "workload  code", "rule      cool-alone"]
+    assert "  - 0 requests on the lane <= 0" in stdout.splitlines()
+    assert "  task: code" in stdout.splitlines()
+
+
+def test_explain_json(tmp_path: Path) -> None:
+    """A program reads the same; load that is not given is unknown."""
+    code, stdout, _ = run("explain", request(tmp_path, CODE), "--json")
+    found = json.loads(stdout)
+    assert code == 0
+    assert (found["plan"], found["requests"]) == ({"drafter": "off", "k": 0}, None)
+    assert (found["workload"], found["rule"]) == ("code", "hot-or-busy")
+    assert found["features"]["task"] == "code"
+    assert any("load is unknown" in reason for reason in found["reasons"])
+
+
+def test_explain_reads_stdin_hints_and_other_policies(tmp_path: Path) -> None:
+    """`-` is stdin, the request's own hints count, and the policies can be one's own."""
+    policy = "version: 1\nworkload: mine\nrules: [{name: all, drafter: ngram, k: 2, reason: r}]\n"
+    (tmp_path / "mine.yaml").write_text(policy, encoding="utf-8")
+    options = ("--policies", str(tmp_path), "--default", "mine")
+    assert run("explain", "-", *options, stdin='{"prompt": "x"}')[1].startswith("plan      ngram, k 2\n")
+    hinted = '{"prompt": "x", "outrider": {"k": 7}}'
+    assert run("explain", "-", *options, stdin=hinted)[1].startswith("plan      ngram, k 7\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('{"prompt": ', "not valid JSON"),
+        ("[]", "expected a JSON object"),
+        ({}, "messages: expected a list"),
+        ({"prompt": "x", "temperature": "hot"}, "temperature: expected a number from 0, found 'hot'"),
+        ({"prompt": "x", "temperature": -1}, "temperature: expected a number from 0, found -1"),
+        ({"prompt": "x", "outrider": {"k": 99}}, "outrider.k: "),
+        ({"prompt": "x", "outrider": {"drafter": "magic"}}, "outrider.drafter: "),
+        ({"prompt": "x", "outrider": {"kk": 1}}, "outrider.kk: "),
+        ({"prompt": "x", "outrider": {"off": True, "k": 3}}, "outrider: "),
+        ({"prompt": "x", "outrider": []}, "outrider: "),
+    ],
+)
+def test_explain_refuses_bad_requests(tmp_path: Path, body: Any, message: str) -> None:
+    """One line on stderr names the field."""
+    path = request(tmp_path, body)
+    code, stdout, stderr = run("explain", path)
+    assert (code, stdout) == (1, "")
+    assert stderr.startswith(f"{path}: {message}")
+    assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("no.json",), "no.json: cannot be read"),
+        (("-", "--default", "gone"), "unknown default workload 'gone', known: chat, code"),
+        (("-", "--policies", "gone"), "gone: no policy files"),
+    ],
+)
+def test_explain_refuses_bad_setups(args: tuple[str, ...], message: str) -> None:
+    """A missing file, directory or default is one line too."""
+    code, _, stderr = run("explain", *args, stdin='{"prompt": "x"}')
+    assert code == 1
+    assert message in stderr
+    assert stderr.count("\n") == 1
+
+
+def test_schema_prints_the_committed_schema() -> None:
+    """Redirecting the command regenerates the file."""
+    code, stdout, _ = run("schema")
+    assert code == 0
+    assert stdout == (packaged_data("policies") / "policy.schema.json").read_text(encoding="utf-8")
+
+
+def test_command_needs_no_torch() -> None:
+    """Policies can be checked where no engine is installed."""
+    script = "import sys, outrider.cli.policy; print([m for m in ('torch', 'aiohttp', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,120 @@
+"""Features of chat and completions bodies, odd ones included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.core import TASKS, Hints
+from outrider.policy.features import Features, extract_features
+
+
+def features_of(**body: Any) -> Features:
+    return extract_features(body, Hints())
+
+
+def user(text: Any) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def test_chat_body() -> None:
+    """Counts run over all messages; the last user message tells the task."""
+    found = features_of(
+        messages=[{"role": "system", "content": "Be brief."}, user("Write a Python function that adds.")],
+        temperature=0,
+        stream=True,
+    )
+    assert found == Features(
+        temperature=0.0,
+        task="code",
+        is_task_given=False,
+        num_prompt_chars=43,
+        num_prompt_tokens=11,
+        self_repetition=0.0,
+        num_messages=2,
+        is_stream=True,
+    )
+
+
+def test_parts_count_their_text_only() -> None:
+    """Of a list of parts the texts count, an image does not."""
+    parts = [{"type": "text", "text": "abcd"}, {"type": "image_url", "image_url": {"url": "data:..."}}]
+    assert features_of(messages=[user(parts)]).num_prompt_chars == 4
+
+
+@pytest.mark.parametrize("temperature", [{}, {"temperature": None}])
+def test_missing_temperature_is_one(temperature: dict[str, Any]) -> None:
+    """A request that names no temperature is sampled at 1.0, so it counts as hot."""
+    assert features_of(prompt="x", **temperature).temperature == 1.0
+
+
+def test_given_task_wins() -> None:
+    """The request knows better than the classifier."""
+    found = extract_features({"messages": [user("Write a poem.")]}, Hints(task="quote"))
+    assert (found.task, found.is_task_given) == ("quote", True)
+
+
+def test_follow_up_continues_the_message_before() -> None:
+    """A short message without a sign of its own keeps the topic; one that shows a task does not."""
+    opening = [user("Write a C++ program that sorts numbers."), {"role": "assistant", "content": "..."}]
+    assert features_of(messages=[*opening, user("Can you make it parallel?")]).task == "code"
+    assert features_of(messages=[*opening, user("Now write a poem about it.")]).task == "creative"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "num_chars", "num_tokens"),
+    [
+        ("abcde", 5, 2),
+        (["abcd", "efgh"], 8, 2),
+        ([1, 2, 3], 0, 3),
+        ([[1, 2, 3], [4]], 0, 4),
+        ([], 0, 0),
+        ("", 0, 0),
+    ],
+)
+def test_completions_prompts(prompt: Any, num_chars: int, num_tokens: int) -> None:
+    """All four shapes of `prompt`; ids are counted, text is estimated."""
+    found = features_of(prompt=prompt)
+    assert (found.num_prompt_chars, found.num_prompt_tokens, found.num_messages) == (num_chars, num_tokens, 0)
+
+
+def test_self_repetition() -> None:
+    """The share of 4-grams that occur more than once, over words or ids."""
+    assert features_of(prompt="a b c d e f g h").self_repetition == 0.0
+    assert features_of(prompt="a b c d a b c d").self_repetition == pytest.approx(2 / 5)
+    assert features_of(prompt="la " * 50).self_repetition == 1.0
+    assert features_of(prompt=[1, 2, 3, 4, 1, 2, 3, 4]).self_repetition == pytest.approx(2 / 5)
+    assert features_of(prompt="a b c").self_repetition == 0.0
+
+
+def test_long_prompts_are_measured_at_their_ends() -> None:
+    """Two equal ends of a long prompt are seen as repetition, whatever lies between."""
+    end = " ".join(f"w{i}" for i in range(1000))[:4096]
+    middle = " ".join(f"m{i}" for i in range(50_000))
+    assert features_of(prompt=f"{end} {middle} {end}").self_repetition > 0.95
+
+
+odd = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["role", "content", "text", "type", "name"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    st.fixed_dictionaries({}, optional={"messages": odd, "prompt": odd, "temperature": st.none() | st.floats(0, 2)}),
+    st.sampled_from([None, *TASKS]),
+)
+@settings(max_examples=200, deadline=None)
+def test_odd_bodies_give_features(body: dict[str, Any], task: Any) -> None:
+    """Whatever a body holds, the features are within their bounds and nothing is raised."""
+    found = extract_features(body, Hints(task=task))
+    assert found.task in TASKS
+    assert 0 <= found.self_repetition <= 1
+    assert min(found.num_prompt_chars, found.num_prompt_tokens, found.num_messages) >= 0
