@@ -209,16 +209,19 @@ _BY_CODE: Mapping[str, type[APIError]] = {
 }  # fmt: skip
 
 
-def from_wire(status: int, error: Mapping[str, object] | str | None, *, default_message: str = "") -> APIError:
+def from_wire(status: int | None, error: Mapping[str, object] | str | None, *, default_message: str = "") -> APIError:
     """Turn a status and an `error` value from the wire into the class that wrote it.
 
     Accepts OpenAI's object, SGLang's flat object and its bare string; an unknown code falls back to the status.
+    An error inside a stream has no status (None): its code decides, and one that says nothing is a 500.
     """
     fields: Mapping[str, object] = error if isinstance(error, Mapping) else {"message": error}
-    message = str(fields.get("message") or default_message or f"HTTP {status}")
     param = fields.get("param")
     code = fields.get("code")
     kind = _BY_CODE.get(str(code))
+    if status is None:
+        status = kind.status if kind is not None else _status_of(code)
+    message = str(fields.get("message") or default_message or f"HTTP {status}")
     param_text = None if param is None else str(param)
     if kind is not None and kind.status == status:
         return kind(message, param=param_text)
@@ -231,3 +234,9 @@ def from_wire(status: int, error: Mapping[str, object] | str | None, *, default_
     failure.status = status
     failure.code = None if code is None else str(code)
     return failure
+
+
+def _status_of(code: object) -> int:
+    """SGLang writes the status into `code`."""
+    text = str(code)
+    return int(text) if text.isdecimal() and 400 <= int(text) < 600 else 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.drafters.ngram import MAX_MATCH, MIN_MATCH, NgramDrafter
+from outrider.engine.drafters.ngram import DRAFTS_PER_MATCHED, MAX_MATCH, MIN_MATCH, NgramDrafter
 
 
 def obvious_proposal(tokens: list[int], k: int) -> tuple[int, ...]:
@@ -19,6 +19,7 @@ def obvious_proposal(tokens: list[int], k: int) -> tuple[int, ...]:
             best_length, best_end = length, end
     if best_end is None or k < 1:
         return ()
+    k = min(k, DRAFTS_PER_MATCHED * best_length)
     longer = list(tokens)
     while len(longer) < best_end + k:  # a match that runs into the end goes on repeating
         longer.append(longer[best_end + len(longer) - len(tokens)])

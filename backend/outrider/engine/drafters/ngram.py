@@ -10,12 +10,18 @@ from outrider.speculation.proposal import NO_DRAFT, PointMass
 MIN_MATCH = 2
 #: Longer matches than this do not change the choice.
 MAX_MATCH = 32
+#: Draft tokens per matched token. A short match is right less often, so it is trusted for fewer tokens; on greedy text
+#: of a small model, two per matched token lost least over code, maths, chat and quotes.
+DRAFTS_PER_MATCHED = 2
 #: Newest occurrences of a pair that are compared; keeps a step short in text that repeats one pair endlessly.
 MAX_CANDIDATES = 32
 
 
 class NgramDrafter:
-    """Longest suffix match in prompt and output; among equally long matches the newest wins."""
+    """Longest suffix match in prompt and output; among equally long matches the newest wins.
+
+    How much it proposes depends on the committed text alone, so dropping the rest biases nothing.
+    """
 
     def __init__(self, prompt_ids: Iterable[int]) -> None:
         self._tokens: list[int] = []
@@ -37,8 +43,8 @@ class NgramDrafter:
         ends = self._ends[(tokens[-2], tokens[-1])][-MAX_CANDIDATES - 1 : -1]
         if not ends:
             return NO_DRAFT
-        best = max(ends, key=lambda end: (self._match_length(end), end))
-        return PointMass(self._continuation(best, k))
+        length, best = max((self._match_length(end), end) for end in ends)
+        return PointMass(self._continuation(best, min(k, DRAFTS_PER_MATCHED * length)))
 
     def _match_length(self, end: int) -> int:
         """How many tokens before `end` equal the text's last tokens."""

@@ -1,0 +1,48 @@
+"""Pieces of the wire that the client's tests put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outrider import errors
+from outrider.runtimes.scripted import Fault, Reply, event
+
+REPORT = {
+    "requested": {"task": "code"},
+    "effective": {"drafter": "ngram", "k": 4, "later": 1},
+    "observed": {
+        "num_verify_steps": 3,
+        "num_proposed": 12,
+        "num_accepted": 2,
+        "accept_length": 1.6667,
+        "accepted_histogram": [1, 2],
+    },
+    "lane": "embedded",
+    "workload": "code",
+    "rule": "greedy",
+    "task": "code",
+    "reasons": ["temperature is 0"],
+    "field_of_a_later_version": True,
+}
+USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+DONE = b"data: [DONE]\n\n"
+#: A header that keeps retries fast.
+SOON = ("retry-after-ms", "1")
+#: Every class that has a code of its own on the wire.
+WIRE_ERRORS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type)
+    and issubclass(kind, errors.APIError)
+    and not kind.__subclasses__()
+    and kind is not errors.Rejected
+]
+
+
+def delta(finish_reason: str | None = None, usage: Any = None, top: Any = None, **fields: Any) -> bytes:
+    choice = {"index": 0, "delta": fields, "finish_reason": finish_reason}
+    return event({"id": "c1", "choices": [choice], "usage": usage} | (top or {}))
+
+
+def stream_of(*steps: bytes | float | Fault) -> Reply:
+    return Reply(200, (("Content-Type", "text/event-stream"), ("X-Request-Id", "q9")), steps)

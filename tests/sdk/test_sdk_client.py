@@ -1,0 +1,224 @@
+"""Whole answers: what is sent, what comes back, errors as the server wrote them, and trying again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from sdk_wire import REPORT, SOON, WIRE_ERRORS
+
+from outrider import AsyncClient, ConnectionFailed, Hints, errors
+from outrider.runtimes.scripted import SENTENCE, Fault, Reply, chat_reply, error_reply, json_reply
+from outrider.version import __version__
+
+GOOD = chat_reply(stream=False)
+
+
+def answer(**fields: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": "hello"}
+    return {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]} | fields
+
+
+async def test_a_whole_answer(connect: Any) -> None:
+    """Text, reason, usage, report and id are typed; unknown fields are kept at every level."""
+    usage = {
+        "prompt_tokens": 2,
+        "completion_tokens": 3,
+        "total_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 1},
+    }
+    wire = answer(usage=usage, outrider=REPORT, metadata={"weight_version": "v"})
+    async with connect(json_reply(wire, headers=[("X-Request-Id", "q7")])) as (_, client):
+        result = await client.chat("hi")
+    assert (result.text, result.finish_reason, result.request_id) == ("hello", "stop", "q7")
+    assert result.usage.completion_tokens == 3
+    assert result.usage.model_extra == {"prompt_tokens_details": {"cached_tokens": 1}}
+    assert result.report.effective.k == 4 and result.report.observed.accepted_histogram == [1, 2]
+    assert result.report.model_extra == {"field_of_a_later_version": True}
+    assert result.raw == wire
+
+
+async def test_a_server_that_is_not_outrider(connect: Any) -> None:
+    """Plain OpenAI answers have no report and no request id."""
+    async with connect() as (_, client):
+        result = await client.chat("hi")
+    assert result.text == "".join(SENTENCE)
+    assert result.report is None and result.request_id is None
+
+
+async def test_what_is_sent(connect: Any) -> None:
+    """One JSON body, our user agent, the key, and the number of retries."""
+    async with connect(api_key="secret") as (lane, client):
+        await client.chat([{"role": "user", "content": "hi"}], temperature=0.5, task="code", drafter="ngram", k=4)
+        (request,) = lane.requests
+        assert request.json() == {
+            "model": "m",
+            "messages": [{"role": "user", "content": "hi"}],
+            "stream": False,
+            "temperature": 0.5,
+            "outrider": {"task": "code", "drafter": "ngram", "k": 4},
+        }
+        assert request.headers["content-type"] == "application/json"
+        assert request.headers["user-agent"] == f"outrider/{__version__}"
+        assert request.headers["authorization"] == "Bearer secret"
+        assert request.headers["x-outrider-retry-count"] == "0"
+
+
+async def test_models_and_the_default_model(connect: Any) -> None:
+    """Without a model the first listed one is taken, and asked for once; a call's own model wins."""
+    async with connect(model=None) as (lane, client):
+        (model,) = await client.models()
+        assert model.id == "first-model" and model.model_extra["max_model_len"] == 8192
+        await client.chat("a")
+        await client.chat("b", model="other")
+        await client.chat("c")
+        paths = [request.path for request in lane.requests]
+        assert paths == ["/v1/models", "/v1/models", *["/v1/chat/completions"] * 3]
+        assert [request.json()["model"] for request in lane.requests[2:]] == ["first-model", "other", "first-model"]
+
+
+async def test_a_server_without_models(connect: Any) -> None:
+    """There is no default to take."""
+    async with connect(model=None) as (lane, client):
+        lane.overrides["/v1/models"] = json_reply({"object": "list", "data": []})
+        with pytest.raises(errors.ModelNotFound, match="no models"):
+            await client.chat("hi")
+
+
+async def test_wrong_arguments_fail_before_anything_is_sent(connect: Any) -> None:
+    """Hints and messages are checked at the call, in both forms."""
+    async with connect() as (lane, client):
+        with pytest.raises(ValueError, match=r"^k: "):
+            await client.chat("hi", k=99)
+        with pytest.raises(TypeError, match="both given"):
+            client.chat_stream("hi", hints=Hints(), k=1)
+        with pytest.raises(TypeError, match="messages"):
+            client.chat_stream(None)
+        assert lane.requests == []
+
+
+@pytest.mark.parametrize("kind", WIRE_ERRORS)
+async def test_every_error_of_the_wire_comes_back_as_its_class(connect: Any, kind: Any) -> None:
+    """Class, message, parameter and request id survive the way."""
+    wire = kind("it failed", param="k").to_wire()
+    async with connect(json_reply(wire, kind.status, [("x-request-id", "q1")]), max_retries=0) as (_, client):
+        with pytest.raises(errors.APIError) as caught:
+            await client.chat("hi")
+    error = caught.value
+    assert type(error) is kind
+    assert (error.message, error.param, error.request_id) == ("it failed", "k", "q1")
+
+
+@pytest.mark.parametrize("shape", ["flat", "object", "text"])
+async def test_errors_of_a_bare_sglang_server(connect: Any, shape: Any) -> None:
+    """The three shapes of SGLang are understood too."""
+    async with connect(error_reply(400, shape, "bad value")) as (_, client):
+        with pytest.raises(errors.InvalidRequest, match=r"^bad value$"):
+            await client.chat("hi")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [(b"<html>Bad gateway</html>", "HTTP 502: <html>Bad"), (b"", "HTTP 502"), (b"[]", "HTTP 502")],
+)
+async def test_an_error_that_is_not_json(connect: Any, body: bytes, message: str) -> None:
+    """A proxy's page is quoted; its status decides."""
+    async with connect(Reply(502, (), (body,)), max_retries=0) as (_, client):
+        with pytest.raises(errors.ServiceError, match=message) as caught:
+            await client.chat("hi")
+        assert caught.value.status == 502
+
+
+@pytest.mark.parametrize("reply", [Reply(steps=(b"not json",)), json_reply([]), json_reply({"choices": []})])
+async def test_an_answer_of_another_form(connect: Any, reply: Reply) -> None:
+    """A good status with a body that is no chat completion is a failure of the connection, tried once."""
+    async with connect(reply) as (lane, client):
+        with pytest.raises(ConnectionFailed, match="the server's answer"):
+            await client.chat("hi")
+        assert len(lane.requests) == 1
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503])
+async def test_statuses_that_are_tried_again(connect: Any, status: int) -> None:
+    """The second attempt succeeds and says that it is the second."""
+    async with connect(error_reply(status, headers=[SOON]), GOOD) as (lane, client):
+        assert (await client.chat("hi")).text == "".join(SENTENCE)
+        assert [request.headers["x-outrider-retry-count"] for request in lane.requests] == ["0", "1"]
+        assert lane.requests[0].body == lane.requests[1].body
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (400, []),
+        (404, []),
+        (422, [SOON]),
+        (503, [SOON, ("x-should-retry", "false")]),
+        (429, [("retry-after", "121")]),
+    ],
+)
+async def test_refusals_that_are_final(connect: Any, status: int, headers: Any) -> None:
+    """The caller's faults, a server that says no, and a pause over two minutes are not tried again."""
+    async with connect(error_reply(status, headers=headers), GOOD) as (lane, client):
+        with pytest.raises(errors.APIError):
+            await client.chat("hi")
+        assert len(lane.requests) == 1
+
+
+async def test_the_server_may_ask_for_a_retry(connect: Any) -> None:
+    """`x-should-retry: true` beats a status that is otherwise final."""
+    async with connect(error_reply(400, headers=[SOON, ("x-should-retry", "true")]), GOOD) as (lane, client):
+        await client.chat("hi")
+        assert len(lane.requests) == 2
+
+
+@pytest.mark.parametrize("max_retries", [0, 1, 2])
+async def test_the_last_error_is_raised_when_retries_run_out(connect: Any, max_retries: int) -> None:
+    """`max_retries` further attempts and no more; the error says what pause the server wanted."""
+    async with connect(error_reply(503, headers=[SOON]), max_retries=max_retries) as (lane, client):
+        with pytest.raises(errors.ServiceError) as caught:
+            await client.chat("hi")
+        assert caught.value.retry_after_s == pytest.approx(0.001)
+        assert len(lane.requests) == 1 + max_retries
+
+
+@pytest.mark.parametrize("steps", [(Fault.CLOSE,), (Fault.RESET,), (b'{"choices":', 0.01, Fault.CLOSE)])
+async def test_broken_connections_are_tried_again(connect: Any, steps: Any) -> None:
+    """Before the head or in the body: a whole answer that did not arrive may be asked for again."""
+    async with connect(Reply(steps=steps), GOOD) as (lane, client):
+        assert (await client.chat("hi")).text == "".join(SENTENCE)
+        assert len(lane.requests) == 2
+
+
+async def test_concurrent_calls_share_the_client(connect: Any) -> None:
+    """Calls do not wait for each other."""
+    async with connect(chat_reply(stream=False), max_retries=0) as (lane, client):
+        lane.reply = lambda _: Reply(steps=(0.3, *GOOD.steps))
+        async with asyncio.timeout(5):
+            results = await asyncio.gather(*(client.chat("hi") for _ in range(32)))
+        assert len(results) == 32
+
+
+async def test_a_closed_client_says_so(connect: Any) -> None:
+    """Calls after the block are a mistake of the program."""
+    async with connect() as (_, client):
+        await client.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await client.chat("hi")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"base_url": "localhost:8000"}, "base_url"),
+        ({"base_url": "ftp://host/v1"}, "base_url"),
+        ({"timeout": 0}, "timeout"),
+        ({"connect_timeout": -1}, "connect_timeout"),
+        ({"max_retries": -1}, "max_retries"),
+    ],
+)
+def test_wrong_options_are_named(options: Any, name: str) -> None:
+    """A client that could not work is not made."""
+    with pytest.raises(ValueError, match=f"^{name} must"):
+        AsyncClient(**options)

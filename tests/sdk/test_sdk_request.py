@@ -1,0 +1,93 @@
+"""The body of a request and the hints of a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outrider import Hints
+from outrider.sdk.request import ChatRequest, merged_hints
+
+
+def body(messages: Any = "hi", *, is_stream: bool = False, **fields: Any) -> dict[str, Any]:
+    given = {"hints": None, "temperature": None, "max_tokens": None, "extra_body": None} | fields
+    return ChatRequest(messages, **given).body(is_stream=is_stream)
+
+
+def test_text_is_one_user_message() -> None:
+    """A string is the short form; a list goes as it is; nothing that was not said is sent."""
+    assert body("hi") == {"messages": [{"role": "user", "content": "hi"}], "stream": False}
+    messages = ({"role": "system", "content": "s", "x": 1}, {"role": "user", "content": "u"})
+    assert body(messages)["messages"] == list(messages)
+
+
+@pytest.mark.parametrize("messages", [{"role": "user"}, b"hi", None, 3])
+def test_messages_of_a_wrong_kind_are_named(messages: Any) -> None:
+    """A single message without its list, and anything else, is a TypeError."""
+    with pytest.raises(TypeError, match="messages must be"):
+        body(messages)
+
+
+def test_fields_are_sent_when_given() -> None:
+    """Zero is a value; hints travel in our object, without their defaults."""
+    sent = body(temperature=0.0, max_tokens=5, hints=Hints(task="code", k=0), extra_body={"top_p": 0.5})
+    assert (sent["temperature"], sent["max_tokens"], sent["top_p"]) == (0.0, 5, 0.5)
+    assert sent["outrider"] == {"task": "code", "k": 0}
+    assert "outrider" not in body(hints=Hints())
+
+
+def test_a_stream_asks_for_usage() -> None:
+    """The usage chunk is always wanted; other stream options are added to it."""
+    assert body(is_stream=True)["stream_options"] == {"include_usage": True}
+    more = {"stream_options": {"continuous_usage_stats": True}}
+    assert body(is_stream=True, extra_body=more)["stream_options"] == {
+        "include_usage": True,
+        "continuous_usage_stats": True,
+    }
+
+
+@pytest.mark.parametrize("key", ["messages", "stream", "model", "temperature", "outrider"])
+def test_a_field_cannot_be_given_twice(key: str) -> None:
+    """`extra_body` does not silently beat an argument."""
+    with pytest.raises(ValueError, match=f"extra_body: '{key}' is set"):
+        body(temperature=1.0, hints=Hints(k=2), extra_body={key: 1})
+
+
+def test_several_choices_are_refused() -> None:
+    """A result has room for one answer."""
+    with pytest.raises(ValueError, match="n must be 1"):
+        body(extra_body={"n": 2})
+    assert body(extra_body={"n": 1})["n"] == 1
+
+
+def test_hints_by_keyword_or_as_an_object() -> None:
+    """Both ways give the same hints; none at all gives none."""
+    assert merged_hints(None, {"task": "code", "k": 4}) == Hints(task="code", k=4)
+    assert merged_hints(Hints(off=True), {}) == Hints(off=True)
+    assert merged_hints(None, {}) is None
+    assert merged_hints(None, {"task": None, "k": None}) == Hints()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"k": 99}, r"^k: .*16.*found 99"),
+        ({"k": "4"}, "^k: "),
+        ({"drafter": "eagle9"}, "^drafter: "),
+        ({"task": "poetry"}, "^task: "),
+        ({"off": True, "k": 3}, "^hints: .*contradict"),
+    ],
+)
+def test_a_wrong_hint_is_named(fields: Any, message: str) -> None:
+    """A value out of range or of the wrong type fails at the call, with the field's name."""
+    with pytest.raises(ValueError, match=message):
+        merged_hints(None, fields)
+
+
+def test_a_wrong_keyword_is_named() -> None:
+    """A misspelt argument is no hint; two sources of hints are one too many."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'temperture'"):
+        merged_hints(None, {"temperture": 1.0})  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(TypeError, match="hints and 'k' were both given"):
+        merged_hints(Hints(), {"k": 3})

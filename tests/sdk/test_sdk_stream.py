@@ -1,0 +1,243 @@
+"""Streams: typed events in order, every way out frees the connection, and no end is mistaken for another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from sdk_wire import DONE, REPORT, SOON, USAGE, WIRE_ERRORS, delta, stream_of
+
+from outrider import ChatStream, ConnectionFailed, Finished, OtherDelta, StreamState, TextDelta, errors
+from outrider.runtimes.scripted import SENTENCE, Fault, Reply, chat_reply, error_event, error_reply, event
+
+STREAM = chat_reply(stream=True, include_usage=True)
+
+
+async def collect(stream: ChatStream) -> list[Any]:
+    async with stream:
+        return [event async for event in stream]
+
+
+async def test_events_in_order(connect: Any) -> None:
+    """Text piece by piece, then one end with reason, usage and report; then nothing."""
+    async with connect(STREAM) as (lane, client):
+        stream = client.chat_stream("hi", k=2)
+        *pieces, end = await collect(stream)
+        assert pieces == [TextDelta(piece, None) for piece in SENTENCE]
+        assert isinstance(end, Finished) and end.finish_reason == "stop"
+        assert end.usage.completion_tokens == len(SENTENCE) and end.report is None
+        assert (stream.text, stream.usage, stream.state) == ("".join(SENTENCE), end.usage, StreamState.ENDED)
+        sent = lane.requests[0].json()
+        assert (sent["stream"], sent["stream_options"]) == (True, {"include_usage": True})
+        assert (sent["model"], sent["outrider"]) == ("m", {"k": 2})
+
+
+@pytest.mark.parametrize("where", ["finish", "later"])
+async def test_the_report_is_taken_from_whichever_chunk_has_it(connect: Any, where: str) -> None:
+    """In the chunk with the reason, or in one without choices after it."""
+    top = {"outrider": REPORT}
+    ending = (
+        [delta("stop", top=top)]
+        if where == "finish"
+        else [delta("stop"), event({"choices": [], "usage": USAGE} | top)]
+    )
+    reply = stream_of(delta(content="a"), *ending, DONE)
+    async with connect(reply) as (_, client), client.chat_stream("hi") as stream:
+        result = await stream.result()
+    assert result.report.lane == "embedded" and stream.report is result.report
+    assert (result.text, result.finish_reason, result.request_id) == ("a", "stop", "q9")
+    assert (result.usage is not None) is (where == "later")
+
+
+async def test_the_result_reads_what_is_left_and_keeps_unknown_fields(connect: Any) -> None:
+    """After some events `result` gives the whole text, and the last value of every top-level field."""
+    chunks = [delta(content="a"), delta(content="b"), delta("stop"), event({"choices": [], "sglext": {"x": 1}}), DONE]
+    async with connect(stream_of(*chunks)) as (_, client), client.chat_stream("hi") as stream:
+        assert await anext(stream) == TextDelta("a", None)
+        result = await stream.result()
+        assert await stream.result() == result
+    assert result.text == "ab"
+    assert result.raw == {"id": "c1", "sglext": {"x": 1}}
+
+
+async def test_tokens_are_counted_when_the_server_counts(connect: Any) -> None:
+    """Usage on every chunk gives the number of tokens of each piece."""
+    counts = [{**USAGE, "completion_tokens": n} for n in (1, 4, 4)]
+    chunks = [delta(usage=counts[0], content="a"), delta(usage=counts[1], content="bcd"), delta("stop", counts[2])]
+    async with connect(stream_of(*chunks, DONE)) as (_, client):
+        events = await collect(client.chat_stream("hi"))
+    assert events[:2] == [TextDelta("a", 1), TextDelta("bcd", 3)]
+    assert events[2].usage.completion_tokens == 4
+
+
+async def test_what_is_not_text_is_not_lost(connect: Any) -> None:
+    """Tool calls and reasoning come as their own events; nulls and roles are no events."""
+    calls = [{"index": 0, "id": "t", "function": {"name": "f", "arguments": "{}"}}]
+    first = delta(role="assistant", content="", reasoning_content=None)
+    both = delta(content="x", reasoning_content="why")
+    async with connect(stream_of(first, both, delta(tool_calls=calls), delta("tool_calls"), DONE)) as (_, client):
+        events = await collect(client.chat_stream("hi"))
+    assert events[:3] == [
+        TextDelta("x", None),
+        OtherDelta({"reasoning_content": "why"}),
+        OtherDelta({"tool_calls": calls}),
+    ]
+    assert events[3].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+async def test_packets_may_cut_anywhere(connect: Any, size: int) -> None:
+    """A character of several bytes, a line end or an event cut by the network is put together again."""
+    text = "é漢😀\u2028"
+    raw = b": ping\r\n\r\n" + delta(content=text).replace(b"\n", b"\r\n") + delta("stop") + DONE
+    pieces = [raw[start : start + size] for start in range(0, len(raw), size)]
+    async with connect(stream_of(*pieces)) as (_, client):
+        assert (await collect(client.chat_stream("hi")))[0] == TextDelta(text, None)
+
+
+async def test_break_closes_the_connection(connect: Any, until: Any) -> None:
+    """The server sees at once that nobody listens, and the client is as good as new."""
+    async with connect(stream_of(delta(content="a"), delta(content="b"), Fault.HANG), STREAM) as (lane, client):
+        async with client.chat_stream("hi") as stream:
+            async for _ in stream:
+                break
+        assert stream.state is StreamState.CLOSED
+        await until(lambda: len(lane.disconnects) == 1 and lane.num_open == 0)
+        assert (await collect(client.chat_stream("again")))[-1].finish_reason == "stop"
+
+
+async def test_an_exception_in_the_block_closes_the_connection(connect: Any, until: Any) -> None:
+    """What the reader raises passes through, and the connection is closed before."""
+    async with connect(stream_of(delta(content="a"), Fault.HANG)) as (lane, client):
+        with pytest.raises(KeyError, match="reader"):
+            async with client.chat_stream("hi"):
+                raise KeyError("reader")
+        await until(lambda: len(lane.disconnects) == 1 and lane.num_open == 0)
+
+
+async def test_close_may_be_called_inside_the_block(connect: Any, until: Any) -> None:
+    """A closed stream gives no more events, and closing twice does no harm."""
+    reply = stream_of(delta(content="a"), Fault.HANG)
+    async with connect(reply) as (lane, client), client.chat_stream("hi") as stream:
+        stream.close()
+        await until(lambda: len(lane.disconnects) == 1 and lane.num_open == 0)
+        with pytest.raises(RuntimeError, match="closed"):
+            await anext(stream)
+
+
+async def test_a_stream_read_to_its_end_gives_its_connection_back(connect: Any) -> None:
+    """The next request uses the same connection."""
+    async with connect(STREAM) as (lane, client):
+        for _ in range(3):
+            await collect(client.chat_stream("hi"))
+        assert lane.num_connections == 1 and lane.disconnects == []
+
+
+async def test_a_body_that_does_not_end_is_given_up(connect: Any, until: Any) -> None:
+    """After the end marker nothing more is waited for, for long."""
+    async with connect(stream_of(delta("stop"), DONE, Fault.HANG)) as (lane, client):
+        async with asyncio.timeout(10):
+            assert (await collect(client.chat_stream("hi")))[-1].finish_reason == "stop"
+        await until(lambda: lane.num_open == 0)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        (),
+        (delta("stop"),),
+        (b'data: {"choices": [',),
+        (b"data: [DONE]",),
+        (0.05, Fault.CLOSE),
+        (0.05, Fault.RESET),
+    ],
+)
+async def test_a_stream_without_its_end_marker_is_a_failure(connect: Any, until: Any, tail: Any) -> None:
+    """Cut short in whatever way, it never looks complete, and is not tried again behind the reader's back."""
+    async with connect(stream_of(delta(content="a"), b"", *tail)) as (lane, client):
+        async with client.chat_stream("hi") as stream:
+            assert await anext(stream) == TextDelta("a", None)
+            with pytest.raises(ConnectionFailed, match=r"ended early|broke"):
+                await stream.result()
+            assert stream.text == "a"
+        await until(lambda: lane.num_open == 0)
+        assert len(lane.requests) == 1
+
+
+async def test_a_stream_that_ends_cleanly_but_early_says_so(connect: Any) -> None:
+    """The message tells a cut stream from a broken network."""
+    async with connect(stream_of(delta(content="a"), delta("stop"))) as (_, client):
+        with pytest.raises(ConnectionFailed, match="ended early"):
+            await collect(client.chat_stream("hi"))
+
+
+@pytest.mark.parametrize("kind", WIRE_ERRORS)
+async def test_an_error_inside_the_stream_raises_its_class(connect: Any, kind: Any) -> None:
+    """Text before it is delivered first; the connection is closed after it."""
+    wire = event(kind("it failed", param="k").to_wire())
+    async with connect(stream_of(delta(content="a") + wire, DONE)) as (lane, client):
+        async with client.chat_stream("hi") as stream:
+            assert await anext(stream) == TextDelta("a", None)
+            with pytest.raises(kind) as caught:
+                await anext(stream)
+        assert (caught.value.message, caught.value.param, caught.value.request_id) == ("it failed", "k", "q9")
+        assert len(lane.requests) == 1
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, errors.InvalidRequest), (503, errors.ServiceError)])
+async def test_an_error_event_of_a_bare_sglang_server(connect: Any, status: int, kind: Any) -> None:
+    """Its flat object carries the status as its code."""
+    async with connect(stream_of(error_event(status, "no room"), DONE)) as (_, client):
+        with pytest.raises(kind, match="no room") as caught:
+            await collect(client.chat_stream("hi"))
+        assert caught.value.status == status
+
+
+@pytest.mark.parametrize("data", [b"data: {\n\n", b"data: 3\n\n", b'data: {"choices": 3}\n\n'])
+async def test_an_event_that_is_no_chunk(connect: Any, data: bytes) -> None:
+    """Nonsense in the stream is a failure, not an empty piece."""
+    async with connect(stream_of(data, DONE)) as (_, client):
+        with pytest.raises(ConnectionFailed, match=r"no chunk|not JSON"):
+            await collect(client.chat_stream("hi"))
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        error_reply(503, headers=[SOON]),
+        Reply(steps=(Fault.CLOSE,)),
+        stream_of(b"", 0.02, Fault.CLOSE),
+        stream_of(b"", b""),
+    ],
+)
+async def test_a_stream_is_tried_again_until_its_first_event(connect: Any, refusal: Reply) -> None:
+    """A refusal, a broken connection, and a head that nothing follows: nothing was delivered yet."""
+    async with connect(refusal, STREAM) as (lane, client):
+        assert (await collect(client.chat_stream("hi")))[0] == TextDelta("The", None)
+        assert [request.headers["x-outrider-retry-count"] for request in lane.requests] == ["0", "1"]
+
+
+async def test_a_stream_is_used_once_and_inside_its_block(connect: Any) -> None:
+    """Reading before entering, or entering twice, is a mistake of the program; the state shows."""
+    async with connect(STREAM) as (_, client):
+        stream = client.chat_stream("hi")
+        assert repr(stream) == "<ChatStream new request_id=None>"
+        with pytest.raises(RuntimeError, match="new"):
+            await anext(stream)
+        await collect(stream)
+        assert "ended" in repr(stream)
+        with pytest.raises(RuntimeError, match="entered once"):
+            await stream.__aenter__()
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+
+async def test_closing_the_client_ends_its_streams(connect: Any) -> None:
+    """A stream of a closed client fails; it does not hang."""
+    reply = stream_of(delta(content="a"), Fault.HANG)
+    async with connect(reply) as (_, client), client.chat_stream("hi") as stream:
+        assert await anext(stream) == TextDelta("a", None)
+        await client.close()
+        with pytest.raises(ConnectionFailed, match="closed"):
+            await anext(stream)
