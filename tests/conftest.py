@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from markov import random_chain, write_markov_checkpoint
 
+from markov import random_chain, write_markov_checkpoint
 from outrider.config import DEFAULT_MODEL, cache_dir
 
 

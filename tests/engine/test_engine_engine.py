@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from markov import ALPHABET, chain_law
 from scipy import stats
 
+from markov import ALPHABET, chain_law
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.sequence import Finish, GenerateRequest
 from outrider.errors import ContextLengthExceeded
@@ -38,7 +38,9 @@ def run(engine: Engine, requests: list[GenerateRequest]) -> dict[str, tuple[int,
 
 @pytest.fixture
 def engine(toy_folder: Path) -> Engine:
-    return Engine(toy_folder, EngineLimits(max_running=64, max_total_tokens=8192, context_length=512, max_prefill_rows=2048))
+    return Engine(
+        toy_folder, EngineLimits(max_running=64, max_total_tokens=8192, context_length=512, max_prefill_rows=2048)
+    )
 
 
 def test_greedy_tokens_are_the_chain_s_own(engine: Engine, chain: np.ndarray) -> None:
@@ -151,7 +153,9 @@ def test_abort_matches_the_whole_id(engine: Engine) -> None:
 
 def test_an_answer_that_does_not_fit_is_refused(engine: Engine) -> None:
     """The error says how many tokens there are and how many fit."""
-    with pytest.raises(ContextLengthExceeded, match="32 tokens and up to 500 were asked for, but the context holds 512"):
+    with pytest.raises(
+        ContextLengthExceeded, match="32 tokens and up to 500 were asked for, but the context holds 512"
+    ):
         engine.check(request("a", PLAN_OFF, tokens=500), "prompt")
 
 

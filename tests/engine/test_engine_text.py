@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def test_stop_strings_do_not_depend_on_how_text_arrives(text: str, stops: list[s
     edges = sorted({0, len(text), *(c for c in cuts if c <= len(text))})
     watcher = StopStrings(stops)
     shown = ""
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in itertools.pairwise(edges):
         shown += watcher.append(text[a:b])
         assert not any(stop in shown for stop in stops)
     shown += watcher.flush()
@@ -36,7 +37,9 @@ def test_stop_strings_do_not_depend_on_how_text_arrives(text: str, stops: list[s
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("text", ["naïve café", "日本語のテキスト", "👩‍👩‍👧‍👦 and 🏳️‍🌈", "Ω≈ç√∫˜µ≤≥÷", "\u202eabc\n\ttabs  "])
+@pytest.mark.parametrize(
+    "text", ["naïve café", "日本語のテキスト", "👩‍👩‍👧‍👦 and 🏳️‍🌈", "Ω≈ç√∫˜µ≤≥÷", "\u202eabc\n\ttabs  "]
+)
 def test_characters_are_never_split(model_folder: Path, text: str) -> None:
     """Each piece is valid text, pieces add up, and a character appears only when all its bytes are there."""
     tokenizer = Tokenizer(model_folder)

@@ -51,7 +51,9 @@ def test_a_flat_law_over_a_large_vocabulary_keeps_enough(top_p: float) -> None:
     """When the partial sort does not reach the asked mass, the whole vocabulary is sorted."""
     logits = np.random.default_rng(0).normal(size=5000) * 0.01
     law = SamplingLaw(1.0, top_p=top_p)
-    np.testing.assert_allclose(target_probs(torch.tensor(logits[None]), law)[0].numpy(), reference(logits, law), atol=1e-12)
+    np.testing.assert_allclose(
+        target_probs(torch.tensor(logits[None]), law)[0].numpy(), reference(logits, law), atol=1e-12
+    )
 
 
 def test_greedy_is_the_argmax() -> None:

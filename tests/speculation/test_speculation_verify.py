@@ -113,7 +113,9 @@ def test_the_emitted_law_is_the_target_law(logits: torch.Tensor, law: SamplingLa
 
 @settings(max_examples=25, deadline=None)
 @given(
-    rows=st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, -1e9]), min_size=V, max_size=V), min_size=V, max_size=V),
+    rows=st.lists(
+        st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, -1e9]), min_size=V, max_size=V), min_size=V, max_size=V
+    ),
     k=st.integers(1, 2),
     seed=st.integers(0, 1000),
 )

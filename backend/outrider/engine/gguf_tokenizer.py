@@ -27,7 +27,7 @@ def write_tokenizer(meta: dict[str, Any], out: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     special = [token for token, t in zip(tokens, meta["tokenizer.ggml.token_type"], strict=True) if t == _CONTROL]
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
-    tokenizer.save(str(out / "tokenizer.json"))
+    (out / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
     named = {kind: tokens[meta[f"tokenizer.ggml.{long}_token_id"]] for kind, long in _NAMED}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

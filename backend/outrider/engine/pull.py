@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from outrider.engine.gguf_tokenizer import write_tokenizer
@@ -40,6 +40,10 @@ class Source:
     num_tensors: int
     num_parameters: int
 
+    def folder(self, cache: Path) -> Path:
+        """Where it is kept, whether it is there yet or not."""
+        return cache / "models" / f"{self.name}-{self.sha256[:12]}"
+
 
 CATALOG: dict[str, Source] = {
     source.name: source
@@ -56,16 +60,10 @@ CATALOG: dict[str, Source] = {
 }
 
 
-def pulled_path(name: str, cache: Path) -> Path:
-    """Folder of a catalogued model, whether it is there yet or not."""
-    source = CATALOG[name]
-    return cache / "models" / f"{source.name}-{source.sha256[:12]}"
-
-
 def locate(name_or_path: str, cache: Path) -> Path:
     """Folder of a pulled model, or the given local folder. ModelError when there is none."""
     if name_or_path in CATALOG:
-        folder = pulled_path(name_or_path, cache)
+        folder = CATALOG[name_or_path].folder(cache)
         if not folder.is_dir():
             raise ModelError(f"{name_or_path} has not been pulled; run: outrider model pull {name_or_path}")
         return folder
@@ -75,15 +73,20 @@ def locate(name_or_path: str, cache: Path) -> Path:
 
 
 def pull(name: str, cache: Path, progress: Progress = lambda what, fraction: None) -> Path:
-    """Fetch, check, convert; atomic and once. Returns the folder. ModelError says in one line what failed."""
+    """Folder of a catalogued model, fetched if it is not there. ModelError says in one line what failed."""
     if name not in CATALOG:
         raise ModelError(f"unknown model {name!r}; the catalogue has: {', '.join(CATALOG)}")
-    target = pulled_path(name, cache)
+    return fetch(CATALOG[name], cache, progress)
+
+
+def fetch(source: Source, cache: Path, progress: Progress = lambda what, fraction: None) -> Path:
+    """Download, check, convert; atomic and once. Returns the folder. ModelError says in one line what failed."""
+    target = source.folder(cache)
     if target.is_dir():
         return target
     with _scratch_beside(target) as scratch:
-        file = _download(CATALOG[name], scratch, progress)
-        convert(file, CATALOG[name], scratch / "model", progress)
+        file = _download(source, scratch, progress)
+        convert(file, source, scratch / "model", progress)
         try:
             (scratch / "model").rename(target)
         except OSError:
@@ -102,9 +105,8 @@ def _scratch_beside(target: Path) -> Iterator[Path]:
         raise ModelError(f"{target.parent}: cannot be written: {error.strerror}") from error
     try:
         yield scratch
-    except OSError as error:
-        reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
-        raise ModelError(f"{target}: cannot be written: {reason}; nothing was kept") from error
+    except (OSError, SafetensorError) as error:  # the latter is how its library reports a full disk
+        raise ModelError(f"{target}: cannot be written: {error}; nothing was kept") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -6,7 +6,8 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from outrider.engine.loop import EngineLoop, Stream
 from outrider.engine.metrics import EngineMetrics
 from outrider.engine.protocol import Parsed, parse_chat, parse_completion, parse_generate
 from outrider.engine.sequence import Finish
-from outrider.errors import APIError, InvalidRequest, ServiceError
+from outrider.errors import APIError, ConfigError, InvalidRequest, ServiceError
 from outrider.version import __version__
 
 Parse = Callable[[object, Engine], Parsed]
@@ -240,22 +241,32 @@ async def _errors_as_bodies(
         return web.json_response(body, status=error.status)
 
 
-async def run(options: ServerOptions, on_ready: Callable[[int], None] = lambda port: None) -> None:
-    """Load the model, serve until SIGTERM or until standard input ends; `on_ready` gets the port."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    engine = await asyncio.to_thread(Engine, options.model, options.limits)
+@asynccontextmanager
+async def serving(engine: Engine, options: ServerOptions) -> AsyncIterator[str]:
+    """A listening server for the block; gives its URL. ConfigError when the address cannot be listened on."""
+    # Without handler_cancellation a client that leaves would decode on to its last token.
     runner = web.AppRunner(EngineServer(engine, options).app(), handler_cancellation=True, access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, options.host, options.port, backlog=1024)
-        await site.start()
-        on_ready(int(runner.addresses[0][1]))
-        if options.exits_with_stdin:
-            await _watch_standard_input(stop)
-        await stop.wait()
+        try:
+            await web.TCPSite(runner, options.host, options.port, backlog=1024).start()
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {options.host}:{options.port}: {error.strerror}") from error
+        yield f"http://{options.host}:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+async def run(options: ServerOptions, on_ready: Callable[[str], None] = lambda url: None) -> None:
+    """Load the model, serve until SIGTERM or until standard input ends; `on_ready` gets the URL."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    if options.exits_with_stdin:
+        await _watch_standard_input(stop)
+    engine = await asyncio.to_thread(Engine, options.model, options.limits)
+    async with serving(engine, options) as url:
+        on_ready(url)
+        await stop.wait()
 
 
 async def _watch_standard_input(stop: asyncio.Event) -> None:

@@ -10,8 +10,8 @@ from outrider.speculation.proposal import NO_DRAFT, PointMass
 MIN_MATCH = 2
 #: Longer matches than this do not change the choice.
 MAX_MATCH = 32
-#: Draft tokens per matched token. A short match is right less often, so it is trusted for fewer tokens; on greedy text
-#: of a small model, two per matched token lost least over code, maths, chat and quotes.
+#: Draft tokens per matched token. A short match is right less often, so it is trusted for fewer tokens; on greedy
+#: text of a small model, two per matched token lost least over code, maths, chat and quotes.
 DRAFTS_PER_MATCHED = 2
 #: Newest occurrences of a pair that are compared; keeps a step short in text that repeats one pair endlessly.
 MAX_CANDIDATES = 32

@@ -1,0 +1,51 @@
+# One verb per task; every verb makes the environment and fetches the model when they are missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JSON_ARG = $(if $(JSON),--json $(JSON))
+
+.PHONY: demo serve test check bench model format lock clean
+
+demo: model
+	@$(BIN)/outrider demo
+
+serve: model
+	@$(BIN)/outrider serve $(ARGS)
+
+test: model
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: model
+	@$(BIN)/outrider bench engine $(JSON_ARG) $(ARGS)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+model: $(READY)
+	@$(BIN)/outrider model pull
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# Resolve anew in an empty environment; run it after a change of dependencies in pyproject.toml.
+lock:
+	rm -rf $(VENV)-lock
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet hatchling editables
+	$(VENV)-lock/bin/python -m pip install --quiet --no-build-isolation --editable .[engine,dev]
+	$(VENV)-lock/bin/python -m pip freeze --exclude-editable | sed -E 's/^(torch==[0-9.]+)\+.*/\1/' > requirements.lock
+	rm -rf $(VENV)-lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,46 @@
+"""`outrider engine`: the embedded engine as a server of its own."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outrider.cli.console import run_async
+from outrider.config import DEFAULT_MODEL, cache_dir
+
+
+def engine(  # noqa: PLR0913 - one parameter per flag
+    model: Annotated[str, typer.Option(help="Name of a pulled model, or a local folder.")] = DEFAULT_MODEL,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 30000,
+    max_running: Annotated[int, typer.Option(min=1, help="Requests in one step.")] = 16,
+    max_total_tokens: Annotated[int, typer.Option(min=256, help="Size of the key/value cache, in tokens.")] = 32768,
+    context_length: Annotated[int | None, typer.Option(min=16, help="Shorter context than the model's.")] = None,
+    num_threads: Annotated[int | None, typer.Option(min=1, help="Threads of the tensor library.")] = None,
+    served_model_name: Annotated[str | None, typer.Option(help="Name in answers and in /v1/models.")] = None,
+    exit_with_stdin: Annotated[bool, typer.Option(help="Stop when standard input ends.")] = False,
+) -> None:
+    """Serve one model over SGLang's protocol, without a gateway before it."""
+    import torch
+
+    from outrider.engine.engine import EngineLimits
+    from outrider.engine.pull import locate
+    from outrider.engine.server import ServerOptions, run
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    options = ServerOptions(
+        model=locate(model, cache_dir()),
+        served_model_name=served_model_name or Path(model).name,
+        host=host,
+        port=port,
+        limits=EngineLimits(max_running, max_total_tokens, context_length),
+        exits_with_stdin=exit_with_stdin,
+    )
+    log = logging.getLogger("outrider.engine")
+    log.info("loading %s", options.model)
+    run_async(run(options, lambda url: log.info("ready on %s", url)))

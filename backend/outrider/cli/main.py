@@ -1,0 +1,42 @@
+"""The command line's root: one module per command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from outrider.cli import bench, model, policy
+from outrider.cli.demo import demo
+from outrider.cli.engine import engine
+from outrider.cli.serve import serve
+from outrider.version import __version__
+
+app = typer.Typer(
+    name="outrider",
+    help="Decides, for every request, how to speculate.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+app.command()(demo)
+app.command()(engine)
+app.add_typer(bench.app, name="bench")
+app.add_typer(policy.app, name="policy")
+app.add_typer(model.app, name="model")
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"outrider {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options that come before a command."""

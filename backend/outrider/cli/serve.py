@@ -1,0 +1,116 @@
+"""`outrider serve`: the gateway with its lanes, in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outrider.cli.console import run_async
+from outrider.config import Config, load_config
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from outrider.app import Gateway
+    from outrider.runtimes.supervisor import Supervisor
+
+_POLL_S = 0.2
+_SHOWN_LINES = 20
+
+
+def serve(
+    config: Annotated[Path | None, typer.Option(help="Configuration file; without it, the defaults.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on, instead of the configured one.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port, instead of the configured one; 0 takes a free one.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model of every lane: a pulled model's name, or a folder.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option(help="Log every request and every line of the lanes.")] = False,
+) -> None:
+    """Serve the OpenAI-compatible endpoint until Ctrl-C; a second Ctrl-C does not wait for running requests."""
+    from outrider.app import run
+
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    settings = _with_overrides(load_config(config), host, port, model)
+    run_async(run(settings, on_ready=_announce))
+
+
+def _with_overrides(config: Config, host: str | None, port: int | None, model: str | None) -> Config:
+    server: dict[str, Any] = {"host": host, "port": port}
+    server = {name: value for name, value in server.items() if value is not None}
+    lanes = config.lanes
+    if model is not None:
+        lanes = tuple(lane.model_copy(update={"model": model}) for lane in lanes)
+    return config.model_copy(update={"server": config.server.model_copy(update=server), "lanes": lanes})
+
+
+async def _announce(gateway: Gateway) -> None:
+    """Wait for the lanes, then show what to paste."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    console.print(f"gateway listens on [bold]{gateway.url}[/bold]")
+    await wait_for_lanes(console, gateway)
+    Console().print(
+        _snippets(gateway.url, gateway.pool.models()[0].id), markup=False, highlight=False, soft_wrap=True
+    )
+
+
+async def wait_for_lanes(console: Console, gateway: Gateway) -> None:
+    """Show the lanes until all are ready. A lane that fails shows why, once per failure."""
+    waiting = list(gateway.supervisors)
+    shown: dict[str, str | None] = {}
+    with console.status("") as spinner:
+        while waiting:
+            names = ", ".join(f"{one.lane.name} ({one.lane.state.value})" for one in waiting)
+            spinner.update(f"waiting for {names}")
+            for supervisor in waiting:
+                _show_failure(console, supervisor, shown)
+            waiting = [one for one in waiting if not one.lane.is_ready]
+            await asyncio.sleep(_POLL_S)
+    for card in gateway.pool.models():
+        console.print(f"model [bold]{card.id}[/bold] is ready\n")
+
+
+def _show_failure(console: Console, supervisor: Supervisor, shown: dict[str, str | None]) -> None:
+    lane = supervisor.lane
+    reason = lane.reason if lane.state.value == "failed" else None
+    if reason and shown.get(lane.name) != reason:
+        console.print(f"lane {lane.name} failed; it will be started again. Its last lines:", style="red")
+        for line in list(supervisor.log)[-_SHOWN_LINES:] or [reason]:
+            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+    shown[lane.name] = reason
+
+
+def _snippets(url: str, model: str) -> str:
+    return f"""Try it:
+
+curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\
+  -d '{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Say hello."}}]}}'
+
+or, with the SDK:
+
+python - <<'EOF'
+import asyncio
+from outrider import AsyncClient
+
+async def main():
+    async with AsyncClient("{url}/v1") as client:
+        result = await client.chat("Write a Python function that adds two numbers.", task="code", max_tokens=64)
+        print(result.text)
+        print(result.report.effective, result.report.observed)
+
+asyncio.run(main())
+EOF
+
+Ctrl-C stops.
+"""

@@ -1,0 +1,89 @@
+"""The engine's thread: outputs arrive in order, leaving aborts, faults end requests and not the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.loop import EngineLoop
+from outrider.engine.sequence import Finish, GenerateRequest
+from outrider.errors import InvalidRequest
+from outrider.policy.plan import Plan
+from outrider.speculation.target import SamplingLaw
+
+
+def request(rid: str, tokens: int = 20) -> GenerateRequest:
+    return GenerateRequest(rid, (0, 1, 2, 3, 0, 1), SamplingLaw(1.0), tokens, Plan("ngram", 3), seed=1)
+
+
+@pytest.fixture
+async def loop(toy_folder: Path):
+    engine_loop = EngineLoop(Engine(toy_folder, EngineLimits(max_running=4, context_length=1024)))
+    yield engine_loop
+    await engine_loop.stop()
+    assert not engine_loop.is_alive
+
+
+async def until_idle(loop: EngineLoop) -> None:
+    async with asyncio.timeout(5):
+        while loop.load.num_running or loop.load.num_waiting:
+            await asyncio.sleep(0.005)
+
+
+async def test_outputs_arrive_and_end_once(loop: EngineLoop) -> None:
+    """A request's outputs add up to its tokens, and the last one alone has the finish."""
+    async with loop.generate(request("a")) as stream:
+        outputs = [await stream.get()]
+        while outputs[-1].finish is None:
+            outputs.append(await stream.get())
+    assert sum(len(o.token_ids) for o in outputs) == 20
+    assert [o.finish is not None for o in outputs] == [False] * (len(outputs) - 1) + [True]
+    await until_idle(loop)
+
+
+async def test_leaving_early_frees_the_slot(loop: EngineLoop) -> None:
+    """A listener that goes away takes its request with it."""
+    async with loop.generate(request("a", tokens=900)) as stream:
+        await stream.get()
+    await until_idle(loop)
+    assert loop.num_streams == 0
+    assert loop.load.num_used_tokens == 0
+
+
+async def test_a_duplicate_id_is_refused_while_the_first_lives(loop: EngineLoop) -> None:
+    """Two requests of one id could not be told apart; afterwards the id is free again."""
+    async with loop.generate(request("a", tokens=900)):
+        with pytest.raises(InvalidRequest, match="duplicate"):
+            async with loop.generate(request("a")):
+                pass
+    async with loop.generate(request("a", tokens=3)) as stream:
+        while (await stream.get()).finish is None:
+            pass
+
+
+async def test_a_fault_in_a_step_ends_the_requests_of_that_step(loop: EngineLoop) -> None:
+    """A drafter-side or tensor fault becomes a typed end, and the next request runs."""
+    broken = GenerateRequest("bad", (63, 10**6), SamplingLaw(1.0), 5, Plan("ngram", 1), seed=1)
+    async with loop.generate(broken) as stream:
+        finish = (await stream.get()).finish
+        assert finish is not None and (finish.kind, finish.status) == ("abort", 500)
+    async with loop.generate(request("good", tokens=3)) as stream:
+        while (last := await stream.get()).finish is None:
+            pass
+        assert last.finish is not None and last.finish.kind == "length"
+    await until_idle(loop)
+
+
+async def test_stopping_tells_who_is_still_there(toy_folder: Path) -> None:
+    """A shutdown ends running requests with a status, not with silence."""
+    engine_loop = EngineLoop(Engine(toy_folder, EngineLimits()))
+    async with engine_loop.generate(request("a", tokens=1900)) as stream:
+        await stream.get()
+        await engine_loop.stop()
+        outputs = []
+        while not outputs or outputs[-1].finish is None:
+            outputs.append(await asyncio.wait_for(stream.get(), 5))
+    assert outputs[-1].finish == Finish("abort", message="the engine is shutting down", status=503)
