@@ -49,11 +49,12 @@ def write_gguf(path: Path, architecture: str = "llama") -> None:
         add(0)
     writer.add_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")
     rng = np.random.default_rng(0)
+    square, narrow = (HIDDEN, HIDDEN), (32, HIDDEN)
     shapes = {
         "token_embd": (VOCAB, HIDDEN), "output_norm": (HIDDEN,),
-        "blk.0.attn_norm": (HIDDEN,), "blk.0.ffn_norm": (HIDDEN,), "blk.0.attn_q": (HIDDEN, HIDDEN), "blk.0.attn_k": (32, HIDDEN), "blk.0.attn_v": (32, HIDDEN),
-        "blk.0.attn_output": (HIDDEN, HIDDEN), "blk.0.ffn_gate": (INNER, HIDDEN), "blk.0.ffn_up": (INNER, HIDDEN),
-        "blk.0.ffn_down": (HIDDEN, INNER),
+        "blk.0.attn_norm": (HIDDEN,), "blk.0.ffn_norm": (HIDDEN,),
+        "blk.0.attn_q": square, "blk.0.attn_k": narrow, "blk.0.attn_v": narrow, "blk.0.attn_output": square,
+        "blk.0.ffn_gate": (INNER, HIDDEN), "blk.0.ffn_up": (INNER, HIDDEN), "blk.0.ffn_down": (HIDDEN, INNER),
     }  # fmt: skip
     for name, shape in shapes.items():
         values = rng.normal(size=shape).astype(np.float32)

@@ -36,7 +36,7 @@ async def lane_and_client(**options: Any) -> AsyncIterator[tuple[ScriptedLane, a
 
 async def until(condition: Any, within_s: float = 5.0) -> None:
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - what the socket brings has no event of ours
+        while not condition():
             await asyncio.sleep(0.002)
 
 
@@ -260,7 +260,7 @@ async def test_a_connection_that_arrives_as_the_block_ends_is_closed() -> None:
     """A connection nobody has served yet is closed too, not left to the garbage collector's complaint."""
     async with ScriptedLane() as lane:
         client = socket.create_connection(("127.0.0.1", lane.port))
-        while not lane.num_connections:  # noqa: ASYNC110 - the very turn of the loop matters
+        while not lane.num_connections:
             await asyncio.sleep(0)
     with client:
         client.settimeout(5)

@@ -42,7 +42,7 @@ def until() -> Callable[[Callable[[], object]], Any]:
 
     async def wait(condition: Callable[[], object]) -> None:
         async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110 - what the socket brings has no event of ours
+            while not condition():
                 await asyncio.sleep(0.002)
 
     return wait

@@ -1,0 +1,34 @@
+"""A checked request on its way in: what the gateway hands to the dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from outrider.core import Hints
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One generation request whose known fields have been checked."""
+
+    request_id: str
+    path: str
+    """The OpenAI route, the same at the lane."""
+    raw: bytes
+    """The body as the client sent it."""
+    body: Mapping[str, Any]
+    """The parsed body."""
+    hints: Hints
+    model: str | None
+    """None means the only model."""
+    is_stream: bool
+    wants_stats: bool
+    """The client itself asked for the lane's statistics."""
+    num_choices: int
+    """How many choices will finish: `n` times the number of prompts."""
+    arrived_at_s: float
+    """`time.monotonic()` of the arrival."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers to forward to the lane."""

@@ -1,0 +1,105 @@
+"""The edge of the gateway: request ids, and the one place where exceptions become answers in OpenAI's error shape."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from outrider.errors import APIError, BodyTooLarge, InternalError, InvalidRequest, MethodNotAllowed, RouteNotFound
+from outrider.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+REQUEST_ID = web.RequestKey("request_id", str)
+#: Headers that go out with the answer whatever it is, an error too.
+ALWAYS_HEADERS = web.RequestKey("always_headers", dict[str, str])
+_HEAD_SENT = web.RequestKey("head_sent", bool)
+
+_GOOD_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_CLIENT_LEFT = 499
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def boundary(metrics: Metrics) -> Middleware:
+    """The outermost middleware. Whatever happens inside, the client gets an answer in shape."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        request[REQUEST_ID] = _request_id(request)
+        status = _CLIENT_LEFT
+        try:
+            response = await _answer(request, handler)
+            status = response.status
+            return response
+        finally:
+            metrics.answered(_route(request), status)
+
+    return middleware
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Runs before every head that goes out."""
+    request[_HEAD_SENT] = True
+    response.headers["x-request-id"] = request.get(REQUEST_ID) or uuid.uuid4().hex
+    for name, value in request.get(ALWAYS_HEADERS, {}).items():
+        response.headers.setdefault(name, value)
+
+
+async def _answer(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except APIError as error:
+        return _error_response(error)
+    except web.RequestPayloadError as error:
+        return _error_response(InvalidRequest(f"the body cannot be read: {error}", param="body"))
+    except web.HTTPException as error:
+        return _error_response(_from_aiohttp(request, error), error.headers)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+            return web.Response(status=_CLIENT_LEFT)  # goes nowhere: there is nobody to read it
+        if _HEAD_SENT in request:
+            raise  # a second status cannot be sent: aiohttp logs the error and closes the connection
+        logger.exception("request %s failed", request[REQUEST_ID])
+        return _error_response(
+            InternalError(f"internal error; the log has it under request id {request[REQUEST_ID]}")
+        )
+
+
+def _request_id(request: web.Request) -> str:
+    given = request.headers.get("x-request-id", "")
+    return given if _GOOD_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _route(request: web.Request) -> str:
+    """The pattern, not the path: paths are as many as clients like."""
+    resource = request.match_info.route.resource
+    return "unmatched" if resource is None else resource.canonical
+
+
+def _error_response(error: APIError, headers: Mapping[str, str] | None = None) -> web.Response:
+    kept = {"Allow": headers["Allow"]} if headers and "Allow" in headers else {}
+    if error.retry_after_s is not None:
+        kept["Retry-After"] = str(math.ceil(error.retry_after_s))
+    body = orjson.dumps(error.to_wire())
+    return web.Response(status=error.status, body=body, content_type="application/json", headers=kept)
+
+
+def _from_aiohttp(request: web.Request, error: web.HTTPException) -> APIError:
+    if isinstance(error, web.HTTPNotFound):
+        return RouteNotFound(f"there is no route {request.method} {request.path}")
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return MethodNotAllowed(f"{request.path} does not take {request.method}")
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return BodyTooLarge("the body is over the limit")
+    return InvalidRequest(f"the request cannot be read: {error.reason}")

@@ -1,0 +1,91 @@
+"""Relays a lane's answer to the client: the head is held until there is something to say, then bytes flow."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from outrider.dispatch.run import Run
+from outrider.errors import APIError, LaneFailed
+from outrider.gateway.attach import passed_headers, plan_headers, take_stats, with_report, without_stats
+from outrider.gateway.stream import StreamRelay, error_event
+from outrider.runtimes.client import LaneAnswer
+from outrider.runtimes.protocol import completion_tokens, raise_failure, read_object
+
+_STREAM_HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+
+
+async def relay_body(run: Run) -> web.Response:
+    """The whole answer with the report in it. Raises what the lane reports as failed, and LaneFailed."""
+    async with run.open() as answer:
+        raw = await answer.body()
+        run.saw_event()
+    body = read_object(raw)
+    raise_failure(body)
+    take_stats(run, body)
+    run.outcome.num_completion_tokens = completion_tokens(body)
+    shown = with_report(run, without_stats(run, raw, body) or raw)
+    run.succeed()
+    headers = passed_headers(answer.headers) | plan_headers(run)
+    return web.Response(body=shown, content_type="application/json", headers=headers)
+
+
+async def relay_stream(request: web.Request, run: Run) -> web.StreamResponse:
+    """Events as they come. A failure before the first one is raised, a later one is the stream's last event."""
+    async with run.open() as answer:
+        _check_is_stream(answer)
+        headers = _STREAM_HEADERS | passed_headers(answer.headers) | plan_headers(run)
+        client = _Client(request, web.StreamResponse(headers=headers), StreamRelay(run))
+        await client.copy(answer)
+    await client.response.write_eof()
+    return client.response
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """Who gets a stream."""
+
+    request: web.Request
+    response: web.StreamResponse
+    relay: StreamRelay
+
+    async def copy(self, answer: LaneAnswer) -> None:
+        """One write per packet of the lane, until the end or the first failure."""
+        relay = self.relay
+        try:
+            async with aclosing(answer.packets()) as packets:
+                async for events in packets:
+                    await self._send(relay.feed(events))
+                    if relay.failure is not None:
+                        return
+            await self._send(relay.end())
+        except APIError as error:
+            await self._send(relay.fail(error))
+        if relay.failure is None:
+            relay.run.succeed()
+
+    async def _send(self, data: bytes) -> None:
+        """Write, preceded by the head when it is the first. A failure before the head is raised."""
+        failure = self.relay.failure
+        if failure is not None:
+            if not self.response.prepared:
+                raise failure
+            self.relay.run.fail(failure)
+            data += error_event(failure)
+        if not data:
+            return
+        if not self.response.prepared:
+            await self.response.prepare(self.request)
+        await self.response.write(data)
+
+
+def _check_is_stream(answer: LaneAnswer) -> None:
+    kind = answer.headers.get("Content-Type", "none")
+    if not kind.startswith("text/event-stream"):
+        raise LaneFailed(f"the lane answered a stream with content type {kind}")

@@ -1,0 +1,105 @@
+"""A lane: a running server with known models, a state and a load. Knows no processes and sends nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from outrider.core import LaneLoad, LaneState
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """A model as the lane lists it under `/v1/models`."""
+
+    id: str
+    fields: Mapping[str, object]
+    """The whole entry, `id` included, for passing on."""
+
+
+class Lane:
+    """One server. `url` is None while nothing is there to be asked."""
+
+    def __init__(self, name: str, url: str | None = None) -> None:
+        self.name = name
+        self.url = url
+        self.state = LaneState.STARTING
+        self.reason: str | None = "starting"
+        """Why the lane is not ready; None when it is."""
+        self.models: tuple[ModelCard, ...] = ()
+        """Known since the lane was first ready, and kept while it restarts."""
+        self.num_in_flight = 0
+        self._polled: LaneLoad | None = None
+        self._ready = asyncio.Event()
+
+    def __repr__(self) -> str:
+        names = ", ".join(card.id for card in self.models)
+        return f"<Lane {self.name} {self.state.value} {self.url} [{names}] {self.num_in_flight} in flight>"
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is LaneState.READY
+
+    def serves(self, model: str) -> bool:
+        return any(card.id == model for card in self.models)
+
+    def starts(self, url: str) -> None:
+        """A server was launched at `url`; it is not ready yet."""
+        self.url = url
+        self._enter(LaneState.STARTING, "starting")
+
+    def becomes_ready(self, models: Sequence[ModelCard]) -> None:
+        """The server answered that it can serve these models."""
+        self.models = tuple(models)
+        self._enter(LaneState.READY, None)
+
+    def fails(self, reason: str, *, is_gone: bool = False) -> None:
+        """The server stopped answering; `is_gone` when nothing listens at its URL any more."""
+        if is_gone:
+            self.url = None
+        self._enter(LaneState.FAILED, reason)
+
+    def stops(self) -> None:
+        """Stopped by us, for good."""
+        self.url = None
+        self._enter(LaneState.STOPPED, "stopped")
+
+    def _enter(self, state: LaneState, reason: str | None) -> None:
+        self.state, self.reason = state, reason
+        self._polled = None
+        if state is LaneState.READY:
+            self._ready.set()
+        else:
+            self._ready.clear()
+
+    async def wait_until_ready(self) -> None:
+        """Return as soon as the lane is ready; for ever otherwise, so give it a timeout."""
+        await self._ready.wait()
+
+    @contextmanager
+    def occupied(self) -> Iterator[None]:
+        """Count one request in flight."""
+        self.num_in_flight += 1
+        try:
+            yield
+        finally:
+            self.num_in_flight -= 1
+
+    def reports(self, load: LaneLoad | None) -> None:
+        """Keep what the lane last said of its load; None when it said nothing."""
+        self._polled = load
+
+    def load(self) -> LaneLoad | None:
+        """The last reading, raised to the gateway's own count where that is higher; None while there is no reading.
+
+        A reading is up to a poll interval old and the lane's own counts are older still, so a burst of ours may not
+        be in it. What exceeds the lane's running limit is waiting there.
+        """
+        polled = self._polled
+        if polled is None:
+            return None
+        limit = polled.max_running or self.num_in_flight
+        running = max(polled.num_running, min(self.num_in_flight, limit))
+        return replace(polled, num_running=running, num_waiting=max(polled.num_waiting, self.num_in_flight - running))

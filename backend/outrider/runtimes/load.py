@@ -1,0 +1,110 @@
+"""Watches lanes: asks whether they are ready and how loaded they are. Starts and stops nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, NoReturn
+
+from outrider.core import LaneLoad, LaneState
+from outrider.errors import LaneFailed
+from outrider.runtimes.client import LaneClient
+from outrider.runtimes.lane import Lane, ModelCard
+
+logger = logging.getLogger(__name__)
+
+_STARTING_INTERVAL_S = 0.1
+_LOAD_INTERVAL_S = 0.5
+_ANSWER_TIMEOUT_S = 5.0
+#: Polls in a row that must fail before a lane counts as failed: one lost packet is no failure.
+_FAILURES_ALLOWED = 3
+
+
+class LaneWatch:
+    """Moves one lane between STARTING, READY and FAILED by what it answers."""
+
+    def __init__(self, lane: Lane, client: LaneClient) -> None:
+        self._lane = lane
+        self._client = client
+        self._num_failures = 0
+
+    async def run(self) -> NoReturn:
+        """Poll until cancelled."""
+        while True:
+            url = self._lane.url
+            if url is not None and self._lane.state is not LaneState.STOPPED:
+                await self._poll(url)
+            is_ready = self._lane.is_ready
+            await asyncio.sleep(_LOAD_INTERVAL_S if is_ready else _STARTING_INTERVAL_S)
+
+    async def _poll(self, url: str) -> None:
+        try:
+            if self._lane.is_ready:
+                load = await self._read_load(url)
+                if self._is_same(url):
+                    self._lane.reports(load)
+            else:
+                await self._probe(url)
+            self._num_failures = 0
+        except LaneFailed as error:
+            self._failed(url, error)
+
+    def _failed(self, url: str, error: LaneFailed) -> None:
+        self._num_failures += 1
+        if self._lane.is_ready and self._is_same(url) and self._num_failures >= _FAILURES_ALLOWED:
+            logger.warning("lane %s stopped answering: %s", self._lane.name, error.message)
+            self._lane.fails(f"stopped answering: {error.message}")
+
+    def _is_same(self, url: str) -> bool:
+        """False when the lane was restarted or stopped while we waited for the answer."""
+        return self._lane.url == url
+
+    async def _probe(self, url: str) -> None:
+        status, _ = await self._get(url + "/ready")
+        if status != 200:
+            return
+        status, body = await self._get(url + "/v1/models")
+        cards = _model_cards(body) if status == 200 else ()
+        load = await self._read_load(url)
+        if cards and self._is_same(url):
+            self._lane.becomes_ready(cards)
+            self._lane.reports(load)
+            logger.info("lane %s is ready: %s", self._lane.name, ", ".join(card.id for card in cards))
+
+    async def _read_load(self, url: str) -> LaneLoad | None:
+        read_at_s = time.monotonic()
+        status, body = await self._get(url + "/v1/loads")
+        return _lane_load(body, read_at_s) if status == 200 else None
+
+    async def _get(self, url: str) -> tuple[int, Any]:
+        return await self._client.get_json(self._lane.name, url, timeout_s=_ANSWER_TIMEOUT_S)
+
+
+def _model_cards(body: Any) -> tuple[ModelCard, ...]:
+    data = body.get("data") if isinstance(body, dict) else None
+    entries = data if isinstance(data, list) else []
+    return tuple(
+        ModelCard(entry["id"], entry)
+        for entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str) and entry["id"]
+    )
+
+
+def _lane_load(body: Any, read_at_s: float) -> LaneLoad | None:
+    """Sum the ranks of `/v1/loads`; None when a count is missing, since unknown is not idle."""
+    loads = body.get("loads") if isinstance(body, dict) else None
+    if not isinstance(loads, list) or not loads:
+        return None
+    running, waiting, limit = (
+        _sum(loads, key) for key in ("num_running_reqs", "num_waiting_reqs", "max_running_requests")
+    )
+    if running is None or waiting is None or limit is None:
+        return None
+    return LaneLoad(running, waiting, limit, read_at_s)
+
+
+def _sum(loads: list[Any], key: str) -> int | None:
+    counts = [load.get(key) if isinstance(load, dict) else None for load in loads]
+    known = [count for count in counts if isinstance(count, int)]
+    return sum(known) if len(known) == len(counts) else None

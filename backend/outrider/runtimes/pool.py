@@ -1,0 +1,65 @@
+"""The lanes by model: decides which one takes a request. Plain functions, nothing waits here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outrider.errors import InvalidRequest, LaneUnavailable, ModelNotFound
+from outrider.runtimes.lane import Lane, ModelCard
+
+
+class Pool:
+    """All lanes of one gateway, in the order of the configuration."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.lanes = tuple(lanes)
+
+    def __repr__(self) -> str:
+        return f"<Pool {' '.join(map(repr, self.lanes))}>"
+
+    @property
+    def is_ready(self) -> bool:
+        return any(lane.is_ready for lane in self.lanes)
+
+    def models(self) -> list[ModelCard]:
+        """Every model that some lane serves or did before it failed. LaneUnavailable before any was known."""
+        cards: dict[str, ModelCard] = {}
+        for lane in self.lanes:
+            for card in lane.models:
+                cards.setdefault(card.id, card)
+        if not cards:
+            raise self._unavailable()
+        return list(cards.values())
+
+    def card(self, model: str | None) -> ModelCard:
+        """The model that is meant: the given one if a lane serves it, or the only one for None.
+
+        ModelNotFound when no lane serves it; LaneUnavailable while some lane's models are still unknown.
+        """
+        cards = self.models()
+        for card in cards:
+            if card.id == model:
+                return card
+        known = ", ".join(card.id for card in cards)
+        if not all(lane.models for lane in self.lanes):
+            raise self._unavailable()
+        if model is not None:
+            raise ModelNotFound(f"the model {model!r} does not exist; served: {known}", param="model")
+        if len(cards) > 1:
+            raise InvalidRequest(f"model is required, one of {known}", param="model")
+        return cards[0]
+
+    def resolve(self, model: str) -> Lane:
+        """The ready lane that serves `model` and has the fewest requests in flight; the first of equals.
+
+        ModelNotFound when no lane serves it, LaneUnavailable when none of those is ready.
+        """
+        name = self.card(model).id
+        ready = [lane for lane in self.lanes if lane.is_ready and lane.serves(name)]
+        if not ready:
+            raise self._unavailable()
+        return min(ready, key=lambda lane: lane.num_in_flight)
+
+    def _unavailable(self) -> LaneUnavailable:
+        states = "; ".join(f"{lane.name} is {lane.state.value}" for lane in self.lanes)
+        return LaneUnavailable(f"no lane is ready to take the request: {states}", retry_after_s=1.0)

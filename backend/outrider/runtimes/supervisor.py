@@ -1,0 +1,152 @@
+"""Keeps the process of one lane alive: starts it, waits until it serves, restarts it with back-off, stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from outrider.config import LaneSection
+from outrider.errors import LaneFailed
+from outrider.runtimes.lane import Lane
+from outrider.runtimes.process import ChildProcess, new_log
+from outrider.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+_HOST = "127.0.0.1"
+_STOP_GRACE_S = 5.0
+_REASON_LINES = 5
+
+
+def engine_command(section: LaneSection, port: int) -> list[str]:
+    """The command line of an embedded engine."""
+    command = [sys.executable, "-m", "outrider", "engine", "--model", section.model]
+    command += ["--host", _HOST, "--port", str(port), "--max-running", str(section.max_running)]
+    command += ["--max-total-tokens", str(section.max_total_tokens), "--exit-with-stdin"]
+    optional = {
+        "--context-length": section.context_length,
+        "--num-threads": section.num_threads,
+        "--served-model-name": section.served_model_name,
+    }
+    for option, value in optional.items():
+        if value is not None:
+            command += [option, str(value)]
+    return command
+
+
+@dataclass(slots=True)
+class Backoff:
+    """How long to wait before the next start: doubling, and from the beginning again after a healthy life."""
+
+    first_s: float = 0.5
+    limit_s: float = 30.0
+    healthy_s: float = 60.0
+    """A life this long forgets the failures before it."""
+    _next_s: float = field(default=0.0, init=False)
+
+    def after(self, lived_s: float) -> float:
+        """Seconds to wait after a process that served for `lived_s`."""
+        if lived_s >= self.healthy_s or self._next_s == 0:
+            self._next_s = self.first_s
+        delay_s = min(self._next_s, self.limit_s)
+        self._next_s = delay_s * 2
+        return delay_s
+
+
+class Supervisor:
+    """One lane's process, for as long as `run` runs; cancelling it stops the process."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        command: Callable[[int], Sequence[str]],
+        metrics: Metrics,
+        *,
+        ready_timeout_s: float,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """`command` gives the command line for a port."""
+        self.lane = lane
+        self.log = new_log()
+        """The last lines that the lane's processes wrote."""
+        self._command = command
+        self._metrics = metrics
+        self._ready_timeout_s = ready_timeout_s
+        self._backoff = backoff or Backoff()
+        self._process: ChildProcess | None = None
+
+    def __repr__(self) -> str:
+        return f"<Supervisor of {self.lane!r}: {self._process!r}>"
+
+    async def run(self) -> None:
+        """Start, watch, restart; until cancelled, which stops the process in stages first."""
+        try:
+            while True:
+                lived_s, reason = await self._live_once()
+                delay_s = self._backoff.after(lived_s)
+                logger.warning("lane %s: %s; next start in %.1f s", self.lane.name, reason, delay_s)
+                await asyncio.sleep(delay_s)
+                self._metrics.lane_restarted(self.lane.name)
+        finally:
+            self.lane.stops()
+
+    def kill(self) -> None:
+        """End the process at once; for an operator who does not want to wait."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def _live_once(self) -> tuple[float, str]:
+        """One process from start to end: how long it served, in seconds, and why it ended."""
+        self.log.clear()
+        port = _free_port()
+        try:
+            process = await ChildProcess.start(self.lane.name, self._command(port), self.log)
+        except LaneFailed as error:
+            self.lane.fails(error.message, is_gone=True)
+            return 0.0, error.message
+        self._process = process
+        self.lane.starts(f"http://{_HOST}:{port}")
+        try:
+            lived_s, reason = await self._watch(process)
+            self.lane.fails(reason, is_gone=True)
+            return lived_s, reason
+        except asyncio.CancelledError:
+            self.lane.stops()  # no new requests while the process ends
+            raise
+        finally:
+            await process.stop(_STOP_GRACE_S)
+            self._process = None
+
+    async def _watch(self, process: ChildProcess) -> tuple[float, str]:
+        ended = asyncio.create_task(process.wait())
+        ready = asyncio.create_task(self.lane.wait_until_ready())
+        try:
+            await asyncio.wait([ended, ready], timeout=self._ready_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done() and not ready.done():
+                return 0.0, self._why(f"not ready within {self._ready_timeout_s:g} s")
+            ready_at_s = time.monotonic() if ready.done() else None
+            code = await ended
+            lived_s = 0.0 if ready_at_s is None else time.monotonic() - ready_at_s
+            return lived_s, self._why(f"its process ended with exit code {code}")
+        finally:
+            ended.cancel()
+            ready.cancel()
+            await asyncio.wait([ended, ready])
+
+    def _why(self, what: str) -> str:
+        """What happened, with the last words of the process."""
+        last = [line for line in self.log if line.strip()][-_REASON_LINES:]
+        return f"{what}: {' | '.join(last)}" if last else what
+
+
+def _free_port() -> int:
+    """A port that was free just now; should somebody take it first, the start fails and the next takes another."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,97 @@
+"""All metrics of one gateway: one object, one registry, no module state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from outrider.core import LaneState, Outcome
+
+#: Content type of `Metrics.render`.
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+class Metrics:
+    """Counts what the gateway does; every name begins with `outrider_`."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "outrider_requests",
+            "HTTP requests answered; 499: the client left",
+            ["route", "status"],
+            registry=registry,
+        )
+        self._errors = Counter("outrider_request_errors", "Generations that failed", ["code"], registry=registry)
+        self._decisions = Counter(
+            "outrider_decisions", "Policy decisions", ["workload", "rule", "drafter", "k"], registry=registry
+        )
+        self._accepted = Counter("outrider_accepted_draft_tokens", "Draft tokens accepted", registry=registry)
+        self._proposed = Counter("outrider_proposed_draft_tokens", "Draft tokens verified", registry=registry)
+        self._verify_steps = Counter(
+            "outrider_verify_steps", "Target forwards that verified drafts", registry=registry
+        )
+        self._bad_statistics = Counter(
+            "outrider_bad_lane_statistics",
+            "Answers whose speculation counts contradict themselves",
+            registry=registry,
+        )
+        self._first_event = Histogram(
+            "outrider_first_event_seconds", "Arrival to first event", buckets=_SECONDS, registry=registry
+        )
+        self._total = Histogram("outrider_total_seconds", "Arrival to end", buckets=_SECONDS, registry=registry)
+        self._lane_state = Gauge(
+            "outrider_lane_state", "1 for the state that the lane is in", ["lane", "state"], registry=registry
+        )
+        self._aborts = Counter("outrider_aborts_sent", "Abort calls to lanes", ["result"], registry=registry)
+        self._restarts = Counter("outrider_lane_restarts", "Restarts of lane processes", ["lane"], registry=registry)
+
+    def watch(self, *, num_in_flight: Callable[[], int], num_queued: Callable[[], int]) -> None:
+        """Read these two on every scrape. Call once."""
+        in_flight = Gauge("outrider_in_flight", "Requests at lanes", registry=self.registry)
+        in_flight.set_function(num_in_flight)
+        queued = Gauge("outrider_queued", "Requests waiting for admission", registry=self.registry)
+        queued.set_function(num_queued)
+
+    def answered(self, route: str, status: int) -> None:
+        """Count one HTTP request."""
+        self._requests.labels(route, str(status)).inc()
+
+    def decided(self, workload: str, rule: str, drafter: str, k: int) -> None:
+        """Count one decision of the policy."""
+        self._decisions.labels(workload, rule, drafter, str(k)).inc()
+
+    def ended(self, outcome: Outcome) -> None:
+        """Count how one generation ended, and its speculation."""
+        if outcome.error_code is not None:
+            self._errors.labels(outcome.error_code).inc()
+        if outcome.first_event_s is not None:
+            self._first_event.observe(outcome.first_event_s)
+        self._total.observe(outcome.total_s)
+        if outcome.stats is not None:
+            self._verify_steps.inc(outcome.stats.num_verify_steps)
+            self._accepted.inc(outcome.stats.num_accepted)
+            self._proposed.inc(outcome.stats.num_proposed or 0)
+
+    def statistics_refused(self) -> None:
+        """Count a lane's statistics that could not be believed."""
+        self._bad_statistics.inc()
+
+    def abort_sent(self, is_delivered: bool) -> None:
+        """Count an abort call, delivered or not."""
+        self._aborts.labels("delivered" if is_delivered else "failed").inc()
+
+    def lane_restarted(self, lane: str) -> None:
+        """Count a restart of a lane's process."""
+        self._restarts.labels(lane).inc()
+
+    def render(self, lanes: Mapping[str, LaneState]) -> bytes:
+        """The page in Prometheus' text format, with the state of every lane as it is now."""
+        for name, current in lanes.items():
+            for state in LaneState:
+                self._lane_state.labels(name, state.value).set(state is current)
+        return generate_latest(self.registry)

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+import aiohttp
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.world import CHAT, COMPLETIONS, MESSAGES, eventually, world
+from outrider.app import serving
+from outrider.config import Config, ServerSection
+from outrider.runtimes.lane import Lane
+
+
+async def test_models_are_the_lanes_own_entries():
+    """Fields that we do not know survive; one model can be asked for by name."""
+    async with world(model="org/some-model") as w:
+        async with w.http.get(w.gateway.url + "/v1/models") as response:
+            listed = await response.json()
+        assert [card["id"] for card in listed["data"]] == ["org/some-model"]
+        assert listed["data"][0]["max_model_len"] == 8192
+        async with w.http.get(w.gateway.url + "/v1/models/org/some-model") as response:
+            assert await response.json() == listed["data"][0]
+
+
+async def test_an_unknown_model_is_404():
+    """In the path and in a body; no lane is bothered."""
+    async with world() as w:
+        async with w.http.get(w.gateway.url + "/v1/models/other") as response:
+            assert (await response.json())["error"]["code"] == "model_not_found"
+        async with w.chat(model="other") as response:
+            body = await response.json()
+            assert response.status == 404
+            assert (body["error"]["code"], body["error"]["param"]) == ("model_not_found", "model")
+        assert all(request.path != CHAT for request in w.scripted.requests)
+
+
+@pytest.mark.parametrize("fields", [{}, {"model": None}])
+async def test_a_missing_model_means_the_only_one(fields):
+    """And the lane is told its name."""
+    async with world() as w:
+        async with w.chat(**fields) as response:
+            assert response.status == 200
+        assert w.upstream.json()["model"] == "scripted"
+
+
+async def test_ready_and_health_without_a_ready_lane():
+    """The process is healthy, not ready, and says why; requests are refused with a time to try again."""
+    lane = Lane("absent", "http://127.0.0.1:9")
+    config = Config(server=ServerSection(port=0))
+    async with serving(config, lanes=[lane]) as gateway, aiohttp.ClientSession() as http:
+        async with http.get(gateway.url + "/health") as response:
+            assert response.status == 200
+        async with http.get(gateway.url + "/ready") as response:
+            body = await response.json()
+            assert response.status == 503
+            assert body["lanes"][0]["state"] == "starting"
+            assert body["reasons"]
+        async with http.get(gateway.url + "/v1/models") as response:
+            assert response.status == 503
+        async with http.post(gateway.url + CHAT, json={"messages": MESSAGES}) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (503, "lane_unavailable")
+            assert int(response.headers["Retry-After"]) >= 1
+
+
+async def test_ready_lists_lanes_and_workloads():
+    """200 with a state for each lane, and the policy's workloads."""
+    async with world() as w, w.http.get(w.gateway.url + "/ready") as response:
+        body = await response.json()
+        assert (response.status, body["status"], body["reasons"]) == (200, "ready", [])
+        assert body["lanes"][0]["state"] == "ready"
+        assert {"default", "code", "off"} <= set(body["workloads"])
+
+
+async def test_every_answer_has_the_plan_in_its_headers():
+    """Whole answers, streams, and failures after the decision."""
+    async with world() as w:
+        for fields in ({}, {"stream": True}, {"model": "scripted", "custom_params": {"x": 1}}):
+            async with w.chat(outrider={"drafter": "ngram", "k": 3}, **fields) as response:
+                await response.read()
+            names = ("drafter", "k", "lane", "workload", "rule")
+            headers = [response.headers[f"x-outrider-{name}"] for name in names]
+            assert headers == ["ngram", "3", "scripted", "code", "request"]
+            assert response.headers["x-request-id"]
+
+
+async def test_metrics_tell_what_happened():
+    """Decisions, tokens, times, lane state and gauges are on the page."""
+    async with world() as w:
+        async with w.chat(outrider={"drafter": "ngram", "k": 3}) as response:
+            assert response.status == 200
+        labels = 'drafter="ngram",k="3",rule="request",workload="code"'
+        assert await w.metric(f"outrider_decisions_total{{{labels}}}") == 1
+        assert await w.metric("outrider_accepted_draft_tokens_total") == 2
+        assert await w.metric("outrider_proposed_draft_tokens_total") == 9
+        assert await w.metric("outrider_first_event_seconds_count") == 1
+        assert await w.metric("outrider_total_seconds_count") == 1
+        assert await w.metric('outrider_lane_state{lane="scripted",state="ready"}') == 1
+        assert await w.metric("outrider_in_flight") == 0
+        assert await w.metric("outrider_queued") == 0
+
+
+async def test_64_concurrent_requests_complete():
+    """Streams and whole answers, mixed."""
+    async with world() as w:
+
+        async def one(number):
+            async with w.chat(stream=bool(number % 2)) as response:
+                return response.status, b"jumps" in await response.read()
+
+        assert set(await asyncio.gather(*map(one, range(64)))) == {(200, True)}
+        await eventually(lambda: w.gateway.admission.num_in_flight == 0 and w.lane.num_in_flight == 0)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(
+    [
+        "messages",
+        "prompt",
+        "model",
+        "temperature",
+        "top_p",
+        "min_p",
+        "top_k",
+        "max_tokens",
+        "stop",
+        "stream",
+        "n",
+        "seed",
+        "stream_options",
+        "custom_params",
+        "outrider",
+        "rid",
+        "return_spec_tokens_details",
+        "tools",
+    ]
+)
+GOOD = {"messages": MESSAGES, "prompt": "hello"}
+BODIES = st.dictionaries(FIELDS | st.text(max_size=5), JSON, max_size=4).map(
+    lambda odd: json.dumps(GOOD | odd).encode()
+)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """One gateway for all examples, on a loop of its own."""
+    with asyncio.Runner() as runner:
+        stack = contextlib.AsyncExitStack()
+        w = runner.run(stack.enter_async_context(world()))
+        yield runner, w
+        runner.run(stack.aclose())
+
+
+@settings(max_examples=150, deadline=None)
+@given(path=st.sampled_from([CHAT, COMPLETIONS]), raw=BODIES | st.binary(max_size=40))
+def test_no_body_makes_a_5xx(shared, path, raw):
+    """Whatever is sent, the answer is a success or a 4xx in the error shape."""
+    runner, w = shared
+
+    async def send():
+        async with w.post(raw, path=path) as response:
+            return response.status, response.headers, await response.read()
+
+    status, headers, body = runner.run(send())
+    assert status < 500
+    assert headers["x-request-id"]
+    if status != 200:
+        assert set(orjson.loads(body)["error"]) == {"message", "type", "param", "code"}

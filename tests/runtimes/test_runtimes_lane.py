@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from outrider.core import LaneLoad, LaneState
+from outrider.runtimes.lane import Lane, ModelCard
+
+
+def load(running=0, waiting=0, limit=16):
+    return LaneLoad(running, waiting, limit, 1.0)
+
+
+def ready_lane():
+    lane = Lane("a", "http://x")
+    lane.becomes_ready([ModelCard("m", {"id": "m"})])
+    return lane
+
+
+def test_states_and_their_reasons():
+    """A lane starts, is ready, fails, starts again elsewhere, stops; its models are remembered."""
+    lane = Lane("a", "http://x")
+    assert (lane.state, lane.is_ready, lane.reason) == (LaneState.STARTING, False, "starting")
+    lane.becomes_ready([ModelCard("m", {"id": "m"})])
+    assert (lane.is_ready, lane.reason, lane.serves("m"), lane.serves("n")) == (True, None, True, False)
+    lane.fails("died", is_gone=True)
+    assert (lane.state, lane.reason, lane.url) == (LaneState.FAILED, "died", None)
+    assert lane.serves("m")
+    lane.starts("http://y")
+    assert (lane.state, lane.url) == (LaneState.STARTING, "http://y")
+    lane.stops()
+    assert (lane.state, lane.url) == (LaneState.STOPPED, None)
+
+
+def test_repr_shows_the_state():
+    """For logs and for tests."""
+    assert repr(ready_lane()) == "<Lane a ready http://x [m] 0 in flight>"
+
+
+@pytest.mark.parametrize(
+    ("polled", "ours", "expected"),
+    [
+        (load(), 0, (0, 0)),
+        (load(5), 3, (5, 0)),
+        (load(), 3, (3, 0)),
+        (load(16, 4), 20, (16, 4)),
+        (load(2), 20, (16, 4)),
+        (load(2, 7, limit=2), 3, (2, 7)),
+        (load(limit=0), 3, (3, 0)),
+    ],
+)
+def test_the_load_is_at_least_our_own_count(polled, ours, expected):
+    """A reading is old; what we sent since then counts too, beyond the running limit as waiting."""
+    lane = ready_lane()
+    lane.reports(polled)
+    lane.num_in_flight = ours
+    read = lane.load()
+    assert (read.num_running, read.num_waiting) == expected
+    assert read.read_at_s == polled.read_at_s
+    assert read.num_requests >= ours
+
+
+def test_unknown_load_is_none_and_a_change_of_state_forgets_it():
+    """A lane that said nothing is not idle, and a restarted one has said nothing."""
+    lane = ready_lane()
+    assert lane.load() is None
+    lane.reports(load(3))
+    lane.fails("x")
+    lane.becomes_ready(lane.models)
+    assert lane.load() is None
+
+
+def test_occupied_counts_also_when_the_block_fails():
+    """In flight goes up for the block and down after it."""
+    lane = ready_lane()
+    with pytest.raises(RuntimeError), lane.occupied():
+        assert lane.num_in_flight == 1
+        raise RuntimeError
+    assert lane.num_in_flight == 0
+
+
+async def test_waiting_for_readiness_ends_with_it():
+    """And begins anew after a failure."""
+    lane = Lane("a", "http://x")
+    waiting = asyncio.create_task(lane.wait_until_ready())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    lane.becomes_ready([])
+    await asyncio.wait_for(waiting, 1)
+    lane.fails("x")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(lane.wait_until_ready(), 0.01)

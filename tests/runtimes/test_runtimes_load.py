@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.world import eventually
+from outrider.core import LaneState
+from outrider.runtimes.client import LaneClient
+from outrider.runtimes.lane import Lane
+from outrider.runtimes.load import LaneWatch
+from outrider.runtimes.scripted import ScriptedLane
+from outrider.runtimes.scripted_replies import json_reply
+from outrider.telemetry.metrics import Metrics
+
+
+@asynccontextmanager
+async def watched(lane):
+    async with LaneClient(Metrics()) as client:
+        task = asyncio.create_task(LaneWatch(lane, client).run())
+        yield
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+
+async def test_a_lane_becomes_ready_when_it_says_so():
+    """With its models and its load known from the first moment."""
+    async with ScriptedLane(ready=False, load={"num_running_reqs": 3}) as scripted:
+        lane = Lane("a", scripted.url)
+        async with watched(lane):
+            await eventually(lambda: any(request.path == "/ready" for request in scripted.requests))
+            assert lane.state is LaneState.STARTING
+            scripted.is_ready = True
+            await eventually(lambda: lane.is_ready)
+            assert [card.id for card in lane.models] == ["scripted"]
+            assert (lane.load().num_running, lane.load().max_running) == (3, 16)
+
+
+async def test_the_load_is_read_again_and_again():
+    """A changed load is seen; a lane that says nothing any more is unknown, and still ready."""
+    async with ScriptedLane() as scripted:
+        lane = Lane("a", scripted.url)
+        async with watched(lane):
+            await eventually(lambda: lane.load() is not None)
+            scripted.load = {"num_running_reqs": 7, "num_waiting_reqs": 2}
+            await eventually(lambda: lane.load().num_requests == 9)
+            scripted.load = None
+            await eventually(lambda: lane.load() is None)
+            assert lane.is_ready
+
+
+async def test_a_lane_that_vanishes_fails_and_recovers_when_it_is_back():
+    """After several polls without an answer, not after one."""
+    async with ScriptedLane() as scripted:
+        lane = Lane("a", scripted.url)
+        stack = watched(lane)
+        await stack.__aenter__()
+        await eventually(lambda: lane.is_ready)
+    await eventually(lambda: lane.state is LaneState.FAILED)
+    assert "stopped answering" in lane.reason
+    async with ScriptedLane(port=scripted.port):
+        await eventually(lambda: lane.is_ready)
+        await stack.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("loads", "expected"),
+    [
+        ([{"num_running_reqs": 1, "num_waiting_reqs": 2, "max_running_requests": 4}] * 2, (2, 4, 8)),
+        ([{"num_running_reqs": 1, "num_waiting_reqs": 2}], None),
+        ([{"num_running_reqs": "1", "num_waiting_reqs": 2, "max_running_requests": 4}], None),
+        ([7], None),
+        ([], None),
+        ("x", None),
+    ],
+)
+async def test_ranks_are_summed_and_a_missing_count_is_unknown(loads, expected):
+    """Unknown is not idle."""
+    async with ScriptedLane() as scripted:
+        scripted.overrides["/v1/loads"] = json_reply({"loads": loads})
+        lane = Lane("a", scripted.url)
+        async with watched(lane):
+            await eventually(lambda: lane.is_ready)
+            read = lane.load()
+            assert (read and (read.num_running, read.num_waiting, read.max_running)) == expected
+
+
+async def test_a_lane_without_models_is_not_ready():
+    """Garbage under /v1/models keeps it from taking requests."""
+    async with ScriptedLane() as scripted:
+        scripted.overrides["/v1/models"] = json_reply({"data": [{"id": 3}, 1]})
+        lane = Lane("a", scripted.url)
+        async with watched(lane):
+            await eventually(lambda: sum(request.path == "/v1/models" for request in scripted.requests) > 1)
+            assert not lane.is_ready
+
+
+async def test_a_lane_without_a_url_is_left_alone():
+    """Its process is not there; nobody else may be asked in its place."""
+    lane = Lane("a")
+    async with watched(lane):
+        await asyncio.sleep(0.15)
+        assert lane.state is LaneState.STARTING
