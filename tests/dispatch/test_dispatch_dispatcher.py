@@ -161,9 +161,9 @@ async def test_a_failure_told_in_the_stream_is_the_outcome():
 
 
 async def test_the_policy_sees_the_load_without_this_request():
-    """What the lane said, raised to our own count; the request itself is not in it."""
+    """What others have on the lane, and our own count; the request itself is not in it."""
     async with parts() as p:
-        p.lane.reports(LOAD)
+        p.lane.reports(LOAD, LOAD.num_requests)
         with p.lane.occupied(), p.lane.occupied(), p.lane.occupied():
             async with p.dispatcher.run(make_call()) as run:
                 assert run.decision.load.num_running == 3

@@ -10,7 +10,7 @@ import pytest
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.loop import EngineLoop
 from outrider.engine.sequence import Finish, GenerateRequest
-from outrider.errors import InvalidRequest
+from outrider.errors import InvalidRequest, ModelError
 from outrider.policy.plan import Plan
 from outrider.speculation.target import SamplingLaw
 
@@ -21,7 +21,7 @@ def request(rid: str, tokens: int = 20) -> GenerateRequest:
 
 @pytest.fixture
 async def loop(toy_folder: Path):
-    engine_loop = EngineLoop(Engine(toy_folder, EngineLimits(max_running=4, context_length=1024)))
+    engine_loop = await EngineLoop.start(lambda: Engine(toy_folder, EngineLimits(max_running=4, context_length=1024)))
     yield engine_loop
     await engine_loop.stop()
     assert not engine_loop.is_alive
@@ -79,7 +79,7 @@ async def test_a_fault_in_a_step_ends_the_requests_of_that_step(loop: EngineLoop
 
 async def test_stopping_tells_who_is_still_there(toy_folder: Path) -> None:
     """A shutdown ends running requests with a status, not with silence."""
-    engine_loop = EngineLoop(Engine(toy_folder, EngineLimits()))
+    engine_loop = await EngineLoop.start(lambda: Engine(toy_folder, EngineLimits()))
     async with engine_loop.generate(request("a", tokens=1900)) as stream:
         await stream.get()
         await engine_loop.stop()
@@ -87,3 +87,9 @@ async def test_stopping_tells_who_is_still_there(toy_folder: Path) -> None:
         while not outputs or outputs[-1].finish is None:
             outputs.append(await asyncio.wait_for(stream.get(), 5))
     assert outputs[-1].finish == Finish("abort", message="the engine is shutting down", status=503)
+
+
+async def test_a_model_that_cannot_be_loaded_is_an_error_of_the_start(tmp_path: Path) -> None:
+    """What is wrong with the folder comes out of the start, not of the first request."""
+    with pytest.raises(ModelError, match=r"config\.json is missing"):
+        await EngineLoop.start(lambda: Engine(tmp_path, EngineLimits()))

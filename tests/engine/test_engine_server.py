@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.engine import EngineLimits
 from outrider.engine.server import ServerOptions, serving
 from outrider.sse import DONE, SSEDecoder
 
@@ -64,7 +64,7 @@ class Client:
 async def serve(folder: Path, **limits: Any) -> AsyncIterator[Client]:
     options = ServerOptions(folder, "toy", limits=EngineLimits(**{"max_running": 8, **limits}))
     async with (
-        serving(Engine(folder, options.limits), options) as url,
+        serving(options) as url,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
         yield Client(session, url)

@@ -39,26 +39,28 @@ def test_repr_shows_the_state():
 
 
 @pytest.mark.parametrize(
-    ("polled", "ours", "expected"),
+    ("polled", "ours_then", "ours_now", "expected"),
     [
-        (load(), 0, (0, 0)),
-        (load(5), 3, (5, 0)),
-        (load(), 3, (3, 0)),
-        (load(16, 4), 20, (16, 4)),
-        (load(2), 20, (16, 4)),
-        (load(2, 7, limit=2), 3, (2, 7)),
-        (load(limit=0), 3, (3, 0)),
+        (load(), 0, 0, (0, 0)),
+        (load(5), 0, 3, (8, 0)),
+        (load(5), 5, 0, (0, 0)),
+        (load(1), 1, 1, (1, 0)),
+        (load(1), 2, 0, (0, 0)),
+        (load(16, 4), 20, 20, (16, 4)),
+        (load(2), 2, 20, (16, 4)),
+        (load(2, 7, limit=2), 3, 1, (2, 5)),
+        (load(limit=0), 0, 3, (3, 0)),
     ],
 )
-def test_the_load_is_at_least_our_own_count(polled, ours, expected):
-    """A reading is old; what we sent since then counts too, beyond the running limit as waiting."""
+def test_the_load_is_what_others_had_and_what_we_have_now(polled, ours_then, ours_now, expected):
+    """A reading is old: our requests in it are replaced by our own count; beyond the running limit they wait."""
     lane = ready_lane()
-    lane.reports(polled)
-    lane.num_in_flight = ours
+    lane.reports(polled, ours_then)
+    lane.num_in_flight = ours_now
     read = lane.load()
     assert (read.num_running, read.num_waiting) == expected
     assert read.read_at_s == polled.read_at_s
-    assert read.num_requests >= ours
+    assert read.num_requests >= ours_now
 
 
 def test_unknown_load_is_none_and_a_change_of_state_forgets_it():

@@ -68,7 +68,7 @@ async def test_a_lane_that_vanishes_fails_and_recovers_when_it_is_back():
 @pytest.mark.parametrize(
     ("loads", "expected"),
     [
-        ([{"num_running_reqs": 1, "num_waiting_reqs": 2, "max_running_requests": 4}] * 2, (2, 4, 8)),
+        ([{"num_running_reqs": 1, "num_waiting_reqs": 2, "max_running_requests": 2}] * 2, (4, 2, 4)),
         ([{"num_running_reqs": 1, "num_waiting_reqs": 2}], None),
         ([{"num_running_reqs": "1", "num_waiting_reqs": 2, "max_running_requests": 4}], None),
         ([7], None),

@@ -44,11 +44,11 @@ class ServerOptions:
 class EngineServer:
     """Routes over one engine loop."""
 
-    def __init__(self, engine: Engine, options: ServerOptions) -> None:
-        self._engine = engine
+    def __init__(self, loop: EngineLoop, metrics: EngineMetrics, options: ServerOptions) -> None:
+        self._loop = loop
+        self._engine = loop.engine
+        self._metrics = metrics
         self._options = options
-        self._metrics = EngineMetrics()
-        self._loop = EngineLoop(engine, self._metrics.observe)
 
     def app(self) -> web.Application:
         # Image-sized bodies never come here; a long prompt of 8k tokens is some 40 KB.
@@ -64,11 +64,7 @@ class EngineServer:
         app.router.add_post("/generate", self._generate)
         app.router.add_post("/v1/chat/completions", self._openai(parse_chat, replies.CHAT))
         app.router.add_post("/v1/completions", self._openai(parse_completion, replies.COMPLETION))
-        app.on_cleanup.append(self._stop)
         return app
-
-    async def _stop(self, app: web.Application) -> None:
-        await self._loop.stop()
 
     async def _ready(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self._loop.is_alive else 503)
@@ -242,10 +238,16 @@ async def _errors_as_bodies(
 
 
 @asynccontextmanager
-async def serving(engine: Engine, options: ServerOptions) -> AsyncIterator[str]:
-    """A listening server for the block; gives its URL. ConfigError when the address cannot be listened on."""
+async def serving(options: ServerOptions) -> AsyncIterator[str]:
+    """Load the model and listen for the block; gives the URL.
+
+    ModelError when the model cannot be served, ConfigError when the address cannot be listened on.
+    """
+    metrics = EngineMetrics()
+    loop = await EngineLoop.start(lambda: Engine(options.model, options.limits), metrics.observe)
     # Without handler_cancellation a client that leaves would decode on to its last token.
-    runner = web.AppRunner(EngineServer(engine, options).app(), handler_cancellation=True, access_log=None)
+    app = EngineServer(loop, metrics, options).app()
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     try:
         try:
@@ -254,17 +256,17 @@ async def serving(engine: Engine, options: ServerOptions) -> AsyncIterator[str]:
             raise ConfigError(f"cannot listen on {options.host}:{options.port}: {error.strerror}") from error
         yield f"http://{options.host}:{runner.addresses[0][1]}"
     finally:
+        await loop.stop()
         await runner.cleanup()
 
 
 async def run(options: ServerOptions, on_ready: Callable[[str], None] = lambda url: None) -> None:
-    """Load the model, serve until SIGTERM or until standard input ends; `on_ready` gets the URL."""
+    """Serve until SIGTERM or until standard input ends; `on_ready` gets the URL once requests are taken."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     if options.exits_with_stdin:
         await _watch_standard_input(stop)
-    engine = await asyncio.to_thread(Engine, options.model, options.limits)
-    async with serving(engine, options) as url:
+    async with serving(options) as url:
         on_ready(url)
         await stop.wait()
 

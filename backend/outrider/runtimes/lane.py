@@ -32,6 +32,8 @@ class Lane:
         """Known since the lane was first ready, and kept while it restarts."""
         self.num_in_flight = 0
         self._polled: LaneLoad | None = None
+        self._num_others = 0
+        """Requests in the last reading that other callers sent."""
         self._ready = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -87,19 +89,20 @@ class Lane:
         finally:
             self.num_in_flight -= 1
 
-    def reports(self, load: LaneLoad | None) -> None:
-        """Keep what the lane last said of its load; None when it said nothing."""
+    def reports(self, load: LaneLoad | None, num_own: int = 0) -> None:
+        """Keep what the lane said of its load, `num_own` of whose requests were ours; None when it said nothing."""
         self._polled = load
+        self._num_others = 0 if load is None else max(load.num_requests - num_own, 0)
 
     def load(self) -> LaneLoad | None:
-        """The last reading, raised to the gateway's own count where that is higher; None while there is no reading.
+        """Requests of others at the last reading, and ours as of now; None while there is no reading.
 
-        A reading is up to a poll interval old and the lane's own counts are older still, so a burst of ours may not
-        be in it. What exceeds the lane's running limit is waiting there.
+        A reading is up to a poll interval old, so ours in it are replaced by our own exact count: a burst counts at
+        once, and what has ended does not count any more. What exceeds the lane's running limit is waiting there.
         """
         polled = self._polled
         if polled is None:
             return None
-        limit = polled.max_running or self.num_in_flight
-        running = max(polled.num_running, min(self.num_in_flight, limit))
-        return replace(polled, num_running=running, num_waiting=max(polled.num_waiting, self.num_in_flight - running))
+        total = self._num_others + self.num_in_flight
+        running = min(total, polled.max_running or total)
+        return replace(polled, num_running=running, num_waiting=total - running)

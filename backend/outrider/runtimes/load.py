@@ -41,9 +41,11 @@ class LaneWatch:
     async def _poll(self, url: str) -> None:
         try:
             if self._lane.is_ready:
+                num_before = self._lane.num_in_flight
                 load = await self._read_load(url)
                 if self._is_same(url):
-                    self._lane.reports(load)
+                    # What ended or began while the lane answered may be in its count or not; it is not another's.
+                    self._lane.reports(load, max(num_before, self._lane.num_in_flight))
             else:
                 await self._probe(url)
             self._num_failures = 0
