@@ -70,7 +70,7 @@ async def test_a_process_starts_serves_and_is_stopped():
         assert supervisor.lane.state is LaneState.STARTING
         await eventually(lambda: supervisor.lane.is_ready, 30)
         assert "scripted lane serves" in supervisor.log
-        pid = supervisor._process.pid
+        pid = supervisor.process.pid
         assert is_alive(pid)
         assert "ready" in repr(supervisor)
     assert not is_alive(pid)
@@ -81,13 +81,13 @@ async def test_a_killed_process_is_restarted():
     async with supervised(python(SERVER), backoff=Backoff(first_s=0.3)) as supervisor:
         lane = supervisor.lane
         await eventually(lambda: lane.is_ready, 30)
-        pid = supervisor._process.pid
+        pid = supervisor.process.pid
         os.kill(pid, 9)
         await eventually(lambda: lane.state is LaneState.FAILED)
         assert "exit code -9" in lane.reason and "scripted lane serves" in lane.reason
         assert lane.url is None and lane.serves("scripted")
         await eventually(lambda: lane.is_ready, 30)
-        assert supervisor._process.pid != pid
+        assert supervisor.process.pid != pid
 
 
 async def test_a_process_that_fails_to_start_shows_why():
@@ -112,8 +112,8 @@ async def test_a_process_that_is_never_ready_is_replaced():
     """After the timeout it is stopped, and the reason says so."""
     source = "import time; print('loading', flush=True); time.sleep(60)"
     async with supervised(python(source), ready_timeout_s=1.5) as supervisor:
-        await eventually(lambda: supervisor._process is not None)
-        pid = supervisor._process.pid
+        await eventually(lambda: supervisor.process is not None)
+        pid = supervisor.process.pid
         await eventually(lambda: supervisor.lane.state is LaneState.FAILED, 30)
         assert supervisor.lane.reason == "not ready within 1.5 s: loading"
         await eventually(lambda: not is_alive(pid))
@@ -123,7 +123,7 @@ async def test_kill_ends_a_stubborn_process_at_once():
     """For the operator who does not want to wait."""
     async with supervised(python(STUBBORN)) as supervisor:
         await eventually(lambda: "no" in supervisor.log, 30)
-        pid = supervisor._process.pid
+        pid = supervisor.process.pid
         supervisor.kill()
         await eventually(lambda: not is_alive(pid))
 

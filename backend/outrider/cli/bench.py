@@ -21,8 +21,10 @@ Json = Annotated[Path | None, typer.Option("--json", help="Write all figures and
 def engine(
     model: Model = DEFAULT_MODEL,
     prompts: Annotated[Path | None, typer.Option(help="Prompt file; none takes the one that ships.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Interleaved repetitions; medians are printed.")] = 2,
-    hf_tokens: Annotated[int, typer.Option(min=0, help="Tokens per prompt of the Hugging Face arm; 0: none.")] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved repetitions; medians are taken.")] = 3,
+    hf_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens per prompt of Hugging Face, one round; 0: none.")
+    ] = 32,
     json_file: Json = None,
 ) -> None:
     """Decode speed per task: Hugging Face generate in fp32, this engine without speculation, and with the policy."""

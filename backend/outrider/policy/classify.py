@@ -47,7 +47,7 @@ _EDIT = re.compile(
 )
 _CODE_REQUEST = re.compile(
     r"\b(?:write|implement|develop|create|build|generate|give|show|design|complete|finish)\b[^.\n]{0,80}?"
-    r"\b(?:function|program|script|code|method|algorithm|regex|regular expression|sql|query|queries|website"
+    r"\b(?:functions?|programs?|scripts?|code|methods?|algorithms?|regex|regular expression|sql|query|queries|website"
     r"|web page|html|css|api|endpoint|unit tests?|dockerfile|makefile|parser|compiler|app)\b"
 )
 _LANGUAGE = re.compile(
@@ -168,8 +168,9 @@ _RULES: tuple[tuple[str, Callable[[_View], bool]], ...] = (
     (
         "code",
         _gate(
-            "function program script code method algorithm regex regular sql query queries website web html css"
-            " api endpoint unit dockerfile makefile parser compiler app",
+            "function functions program programs script scripts code method methods algorithm algorithms regex"
+            " regular sql query queries website web html css api endpoint unit dockerfile makefile parser compiler"
+            " app",
             _CODE_REQUEST,
         ),
     ),

@@ -78,10 +78,11 @@ class Supervisor:
         self._metrics = metrics
         self._ready_timeout_s = ready_timeout_s
         self._backoff = backoff or Backoff()
-        self._process: ChildProcess | None = None
+        self.process: ChildProcess | None = None
+        """The process that runs now; None between two."""
 
     def __repr__(self) -> str:
-        return f"<Supervisor of {self.lane!r}: {self._process!r}>"
+        return f"<Supervisor of {self.lane!r}: {self.process!r}>"
 
     async def run(self) -> None:
         """Start, watch, restart; until cancelled, which stops the process in stages first."""
@@ -97,8 +98,8 @@ class Supervisor:
 
     def kill(self) -> None:
         """End the process at once; for an operator who does not want to wait."""
-        if self._process is not None:
-            self._process.kill()
+        if self.process is not None:
+            self.process.kill()
 
     async def _live_once(self) -> tuple[float, str]:
         """One process from start to end: how long it served, in seconds, and why it ended."""
@@ -109,7 +110,7 @@ class Supervisor:
         except LaneFailed as error:
             self.lane.fails(error.message, is_gone=True)
             return 0.0, error.message
-        self._process = process
+        self.process = process
         self.lane.starts(f"http://{_HOST}:{port}")
         try:
             lived_s, reason = await self._watch(process)
@@ -120,7 +121,7 @@ class Supervisor:
             raise
         finally:
             await process.stop(_STOP_GRACE_S)
-            self._process = None
+            self.process = None
 
     async def _watch(self, process: ChildProcess) -> tuple[float, str]:
         ended = asyncio.create_task(process.wait())

@@ -1,0 +1,129 @@
+"""Gateway and engine process together on the toy checkpoint: limits, faults, departures."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from outrider import AsyncClient, LaneFailed
+from outrider.app import Gateway, serving
+from outrider.config import Config, LaneSection, ServerSection
+
+PROMPT = [{"role": "user", "content": "ABCDABDCACBD"}]
+#: Long enough that nothing ends by itself during a test.
+LONG = 1900
+
+
+@asynccontextmanager
+async def running(folder: Path, **lane: Any) -> AsyncIterator[Gateway]:
+    """A gateway over one engine process, ready."""
+    lanes = (LaneSection(model=str(folder), **{"max_running": 8, **lane}),)
+    server = ServerSection(port=0, shutdown_grace_s=0)
+    async with serving(Config(server=server, lanes=lanes)) as gateway:
+        await asyncio.wait_for(gateway.pool.lanes[0].wait_until_ready(), 60)
+        yield gateway
+
+
+async def num_at_engine(session: aiohttp.ClientSession, gateway: Gateway) -> int:
+    async with session.get(f"{gateway.pool.lanes[0].url}/v1/loads") as response:
+        load = (await response.json())["loads"][0]
+        return load["num_running_reqs"] + load["num_waiting_reqs"]
+
+
+async def seconds_until(session: aiohttp.ClientSession, gateway: Gateway, count: int) -> float:
+    start = time.monotonic()
+    async with asyncio.timeout(10):
+        while await num_at_engine(session, gateway) != count:
+            await asyncio.sleep(0.001)
+    return time.monotonic() - start
+
+
+@pytest.mark.parametrize("phase", ["before headers", "mid-stream", "non-streaming", "waiting in the engine"])
+async def test_a_client_that_leaves_frees_its_engine_slot(toy_folder: Path, phase: str) -> None:
+    """From the client's departure to the freed slot: under 50 ms at best of three, and never long."""
+    taken = []
+    async with (
+        running(toy_folder, max_running=1) as gateway,
+        aiohttp.ClientSession() as session,
+    ):
+        body = {"messages": PROMPT, "max_tokens": LONG, "stream": phase != "non-streaming"}
+        url = f"{gateway.url}/v1/chat/completions"
+        for _ in range(3):
+            blocker = None
+            if phase == "waiting in the engine":
+                blocker = asyncio.create_task(_read(session, url, body))
+                await seconds_until(session, gateway, 1)
+            request = asyncio.create_task(_read(session, url, body))
+            await seconds_until(session, gateway, 1 if blocker is None else 2)
+            if phase == "mid-stream":
+                await asyncio.sleep(0.1)
+            request.cancel()
+            await asyncio.wait([request])
+            taken.append(await seconds_until(session, gateway, 0 if blocker is None else 1))
+            if blocker is not None:
+                blocker.cancel()
+                await asyncio.wait([blocker])
+                await seconds_until(session, gateway, 0)
+        assert gateway.dispatcher.num_open == 0
+    assert min(taken) < 0.05 and max(taken) < 0.5, taken
+
+
+async def _read(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> None:
+    async with session.post(url, json=body) as response:
+        await response.read()
+
+
+async def test_sixty_four_requests_at_once_all_complete(toy_folder: Path) -> None:
+    """Streamed and not, speculated and not, through one gateway to one engine process."""
+    async with running(toy_folder) as gateway, AsyncClient(f"{gateway.url}/v1") as client:
+
+        async def one(i: int) -> int:
+            hints: dict[str, Any] = [{}, {"off": True}, {"k": 3}, {"task": "quote"}][i % 4]
+            if i % 2:
+                return (await client.chat(PROMPT, max_tokens=5 + i, temperature=0, **hints)).usage.completion_tokens
+            async with client.chat_stream(PROMPT, max_tokens=5 + i, temperature=0, **hints) as stream:
+                return (await stream.result()).usage.completion_tokens
+
+        assert await asyncio.gather(*(one(i) for i in range(64))) == [5 + i for i in range(64)]
+
+
+async def test_a_killed_engine_fails_its_requests_and_comes_back(toy_folder: Path) -> None:
+    """Running requests end with a typed error, streamed or not; after the restart new ones succeed."""
+    async with running(toy_folder) as gateway, AsyncClient(f"{gateway.url}/v1", max_retries=0) as client:
+        lane = gateway.pool.lanes[0]
+        old_url = lane.url
+        whole = asyncio.create_task(client.chat(PROMPT, max_tokens=LONG, temperature=0))
+        async with client.chat_stream(PROMPT, max_tokens=LONG, temperature=0) as stream:
+            await anext(stream)
+            os.kill(_engine_pid(gateway), signal.SIGKILL)
+            with pytest.raises(LaneFailed):
+                await stream.result()
+        with pytest.raises(LaneFailed):
+            await whole
+        async with asyncio.timeout(60):
+            while gateway.supervisors[0].process is None or lane.url == old_url or not lane.is_ready:
+                await asyncio.sleep(0.01)
+        assert (await client.chat(PROMPT, max_tokens=4, temperature=0)).usage.completion_tokens == 4
+
+
+async def test_no_engine_outlives_its_gateway(toy_folder: Path) -> None:
+    """After the shutdown the process is gone."""
+    async with running(toy_folder) as gateway:
+        pid = _engine_pid(gateway)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def _engine_pid(gateway: Gateway) -> int:
+    process = gateway.supervisors[0].process
+    assert process is not None
+    return process.pid
