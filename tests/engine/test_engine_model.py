@@ -8,9 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from outrider.engine.attention import Segment
 from outrider.engine.kv_cache import CachePool, SequenceCache
 from outrider.engine.linear import has_fbgemm, pack
-from outrider.engine.model import LlamaModel, Segment
+from outrider.engine.model import LlamaModel
 
 
 @pytest.fixture(scope="module")

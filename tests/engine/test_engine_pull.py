@@ -17,9 +17,10 @@ import pytest
 import torch
 
 from outrider.config import DEFAULT_MODEL
+from outrider.engine.attention import Segment
 from outrider.engine.checkpoint import Weights, read_config
 from outrider.engine.kv_cache import SequenceCache
-from outrider.engine.model import LlamaModel, Segment
+from outrider.engine.model import LlamaModel
 from outrider.engine.pull import CATALOG, Source, fetch, locate, pull
 from outrider.engine.tokenizer import Tokenizer
 from outrider.errors import ModelError

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 
 from outrider.core import SpecStats
+from outrider.engine.attention import Segment
 from outrider.engine.drafters import make_drafter
 from outrider.engine.kv_cache import CachePool
-from outrider.engine.model import LlamaModel, Segment
+from outrider.engine.model import LlamaModel
 from outrider.engine.scheduler import Scheduler, Work
 from outrider.engine.sequence import Finish, GenerateRequest, Sequence, SequenceState
 from outrider.engine.stops import StopStrings
