@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,7 +100,7 @@ curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\
 
 or, with the SDK:
 
-python - <<'EOF'
+{sys.executable} - <<'EOF'
 import asyncio
 from outrider import AsyncClient
 
