@@ -62,7 +62,7 @@ class FlashInferCache:
         shape = (num_pages, page_size, config.num_kv_heads, config.head_dim)
         self.pages = [(like.new_empty(shape), like.new_empty(shape)) for _ in range(config.num_layers)]
         # One step's kernels run one after the other, so that they can share what they write partial results to.
-        workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=self.device)
+        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=self.device)
         # fa2 is the one family with custom masks, so that chains and trees of a step come from the same arithmetic.
         prefill = library.BatchPrefillWithPagedKVCacheWrapper
         self.wrappers = {
