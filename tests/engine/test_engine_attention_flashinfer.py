@@ -43,6 +43,15 @@ PAGE_SIZES = st.sampled_from([1, 8, 16])
 NUM_PAGES = 200
 
 
+@pytest.fixture(autouse=True, scope="module")
+def single_thread() -> Iterator[None]:
+    """Thousands of tiny operations: on a busy machine, waiting for a second thread costs more than they do."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
 def shape(num_heads: int, num_kv_heads: int, head_dim: int) -> ModelConfig:
     return ModelConfig(
         vocab_size=1, hidden_size=1, intermediate_size=1, num_layers=2, num_heads=num_heads,
