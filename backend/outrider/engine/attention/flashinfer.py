@@ -100,7 +100,7 @@ class FlashInferAttention:
         elif group.kernel is Kernel.CAUSAL:
             wrapper.plan(table.qo_indptr, *pages, *shape, causal=True, **types)
         else:
-            # Not `packed_custom_mask`: releases of flashinfer pass its kernel the offsets of the unpacked mask then
+            # Not `packed_custom_mask`: up to 0.7.2 flashinfer gives its kernel the offsets of the unpacked mask then
             # (flashinfer pull request 2201), which reads wrong bits for every sequence but the first.
             mask = flatten_masks(group.rows)[0].to(cache.device)
             wrapper.plan(table.qo_indptr, *pages, *shape, custom_mask=mask, **types)

@@ -1,6 +1,6 @@
 """The index tensors and tree masks that FlashInfer reads, built from the rows of a ragged batch; CPU only.
 
-Layouts as FlashInfer documents them:
+Layouts as FlashInfer documents them (read in release 0.7.2):
 
 - flashinfer `docs/tutorials/kv_layout.rst`: pages in NHD order are `[num_pages, page_size, num_kv_heads, head_dim]`;
   a batch's pages are one concatenated list cut by an indptr; a sequence holds `page_size * (its pages - 1) +
@@ -196,8 +196,8 @@ def group_by_kernel(batch: Seq[PagedRows]) -> list[Group]:
 def uses_tensor_cores(config: ModelConfig) -> bool:
     """Whether decode should fold grouped heads into matrix tiles, sglang's rule (`flashinfer_backend.py`).
 
-    Below four heads a group the plain kernel is faster. Above it lacks some sizes (flashinfer `utils.cuh`,
-    `DISPATCH_GQA_GROUP_SIZE`: 1, 2, 3, 4 and 8 only), while the folded one takes every size.
+    Below four heads a group the plain kernel is faster. Above it lacks sizes, 5 and 7 among them (flashinfer
+    `include/flashinfer/utils.cuh`, `DISPATCH_GQA_GROUP_SIZE`), while the folded one takes every size.
     """
     return config.num_heads // config.num_kv_heads >= 4
 
