@@ -30,17 +30,20 @@ def block_verification(target: Target, coins: Coins, proposal: SampledChain) -> 
     """
     tokens = proposal.token_ids
     weights, laws = _weighed(target, proposal)
-    for i in reversed(range(len(weights))):
+
+    def keeps(i: int) -> float:
         if i == len(tokens):
-            if coins.accept(weights[i]):
-                return _emitted(tokens, coins.draw(laws[i]))
-            continue
-        rest = (weights[i] * laws[i] - proposal.draft_probs[i]).clamp_(min=0.0)
-        mass = float(rest.sum())
-        if i > 0 and (mass == 0.0 or not coins.accept(mass / (mass + 1.0 - weights[i]))):
-            continue
-        return _emitted(tokens[:i], coins.draw(rest if mass > 0.0 else laws[i]))
-    return _emitted((), coins.draw(laws[0]))
+            return weights[i]
+        mass = float((weights[i] * laws[i] - proposal.draft_probs[i]).clamp_(min=0.0).sum())
+        return mass / (mass + (1.0 - weights[i])) if mass > 0.0 else 0.0
+
+    length = len(weights) - 1
+    while length > 0 and not coins.accept(keeps(length)):
+        length -= 1
+    if length == len(tokens):
+        return _emitted(tokens, coins.draw(laws[length]))
+    rest = residual(weights[length] * laws[length], proposal.draft_probs[length])
+    return _emitted(tokens[:length], coins.draw(rest))
 
 
 def _weighed(target: Target, proposal: SampledChain) -> tuple[list[float], list[torch.Tensor]]:
