@@ -12,7 +12,6 @@ from enumeration import (
     Draft,
     Prefix,
     Rule,
-    V,
     World,
     emitted_law,
     largest_error,
@@ -65,17 +64,17 @@ laws = st.builds(
 PENALISED = SamplingLaw(0.9, repetition_penalty=1.4, frequency_penalty=0.4, presence_penalty=-0.3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(law=laws, seed=st.integers(0, 10_000))
 def test_all_parts_of_the_law_apply_together(law: SamplingLaw, seed: int) -> None:
     """The law equals the definition's, for every combination of penalties, bias and filters, behind a path too."""
     logits = np.random.default_rng(seed).normal(size=(2, 10)) * 2
     target = Target(torch.tensor(logits), law, History((1, 2, 2, 7), (2, 5, 5)))
     np.testing.assert_allclose(
-        target.probs(0, ()).numpy(), reference(logits[0], law, (1, 2, 7), (2, 5, 5)), atol=1e-9
+        target.probs(0, ()).numpy(), reference(logits[0], law, (1, 2, 7), (2, 5, 5)), atol=1e-12
     )
     behind = reference(logits[1], law, (1, 2, 7), (2, 5, 5, 8, 5))
-    np.testing.assert_allclose(target.probs(1, (8, 5)).numpy(), behind, atol=1e-9)
+    np.testing.assert_allclose(target.probs(1, (8, 5)).numpy(), behind, atol=1e-12)
     np.testing.assert_allclose(target.probs(0, ()).sum().item(), 1.0, atol=1e-12)
 
 
@@ -177,4 +176,3 @@ class StalePenalties(Target):
 def test_stale_penalties_are_caught(rule: Rule) -> None:
     """Not counting the path shows as an error far above the tolerance."""
     assert penalty_error(DRAFTS[0], rule, StalePenalties) > 1e-3
-    assert V == 3

@@ -68,7 +68,7 @@ def generate(world: World, draft: NoisyDraft, seed: int, is_seeded: bool, num_to
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_the_joint_law_with_real_noise(draft: NoisyDraft, is_seeded: bool) -> None:
     """G-test of three successive tokens; bounds hold for ten cases together."""
-    num_samples = 3000
+    num_samples = 2000
     counts = Counter(generate(RANDOM, draft, seed, is_seeded, 3) for seed in range(num_samples))
     cells = list(itertools.product(range(3), repeat=3))
     p = RANDOM.target

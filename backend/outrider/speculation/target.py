@@ -98,20 +98,20 @@ class Target:
         """logits [V]; the tokens on the path count as output, since they are when this row is reached."""
         law = self.law
         in_prompt, counts = self._counts
-        counts = counts.index_add(0, torch.tensor(path, dtype=torch.long), torch.ones(len(path)))
+        counts = counts.index_add(0, torch.tensor(path, dtype=torch.long), counts.new_ones(len(path)))
         penalised = torch.where(logits > 0, logits / law.repetition_penalty, logits * law.repetition_penalty)
         logits = torch.where(in_prompt | (counts > 0), penalised, logits)
-        return logits - law.frequency_penalty * counts - law.presence_penalty * (counts > 0)
+        return logits - law.frequency_penalty * counts - law.presence_penalty * counts.clamp(max=1.0)
 
     @cached_property
     def _counts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """[V] bool, in the prompt; [V] float, times in the output."""
+        """[V] bool: in the prompt; [V] of the logits' type: times in the output."""
         assert self.history is not None
         prompt, output = (
             torch.bincount(torch.tensor(ids, dtype=torch.long), minlength=self.logits.shape[-1])
             for ids in (self.history.prompt_ids, self.history.output_ids)
         )
-        return prompt > 0, output.float()
+        return prompt > 0, output.to(self.logits.dtype)
 
     @cached_property
     def _bias(self) -> tuple[torch.Tensor, torch.Tensor]:
