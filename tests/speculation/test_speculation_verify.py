@@ -1,201 +1,158 @@
-"""Verification by exact enumeration: the law of what is emitted equals the target's law."""
+"""The dispatch on a proposal's kind, and the production path with its real noise."""
 
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from enumeration import WORLDS, Branches, Prefix, World, integrate, point_mass, random_rows
+from scipy import stats
 
-from outrider.speculation.proposal import PointMass
-from outrider.speculation.target import SamplingLaw, choose, target_probs
+from outrider.speculation.noise import Noise
+from outrider.speculation.proposal import NO_DRAFT, PointMass, Proposal, SampledChain, SampledTree, TopKTree
+from outrider.speculation.target import SamplingLaw, Target
 from outrider.speculation.verify import Verified, verify
 
-V = 4
-LENGTH = 4
-Verify = Callable[[torch.Tensor, SamplingLaw, torch.Tensor, PointMass], Verified]
-Draft = Callable[[tuple[int, ...]], tuple[int, ...]]
+RANDOM = WORLDS["random"]
+NoisyDraft = Callable[[World, Noise, Prefix], Proposal]
 
 
-def target_law(logits: torch.Tensor, law: SamplingLaw) -> dict[tuple[int, ...], float]:
-    """Law of the first LENGTH tokens of the chain started in state 0, from one-row laws alone."""
-    probs = target_probs(logits, law).numpy()
-    joint = {}
-    for tokens in itertools.product(range(V), repeat=LENGTH):
-        states = (0, *tokens)
-        joint[tokens] = float(np.prod([probs[a, b] for a, b in itertools.pairwise(states)]))
-    return joint
+def chain(world: World, noise: Noise, prefix: Prefix, k: int = 2) -> SampledChain:
+    """A drafter's own loop, with the noise that it is given."""
+    tokens: Prefix = ()
+    for depth in range(k):
+        tokens += (noise.draft(depth, world.draft[(prefix + tokens)[-1]])[0],)
+    return SampledChain(tokens, world.draft[[prefix[-1], *tokens[:-1]]])
 
 
-def emitted_law(logits: torch.Tensor, law: SamplingLaw, draft: Draft, rule: Verify) -> dict[tuple[int, ...], float]:
-    """Law of the first LENGTH emitted tokens, integrating over all uniforms of all verify steps.
-
-    A row's outcome is constant while its uniform stays between two neighbouring points of the row's distribution
-    function, so one uniform from every such cell, weighted with the cell's width, integrates exactly.
-    """
-    done: dict[tuple[int, ...], float] = defaultdict(float)
-    pending = {(): 1.0}
-    while pending:
-        prefix, weight = pending.popitem()
-        if len(prefix) >= LENGTH:
-            done[prefix[:LENGTH]] += weight
-            continue
-        tokens = draft(prefix)
-        states = [(0, *prefix)[-1], *tokens]
-        rows = logits[states]
-        for cell_weight, uniforms in _cells(target_probs(rows, law).numpy()):
-            emitted = rule(rows, law, uniforms, PointMass(tokens)).token_ids
-            assert emitted, "a verify step must emit something"
-            longer = prefix + emitted
-            pending[longer] = pending.get(longer, 0.0) + weight * cell_weight
-    return done
+def tree(world: World, noise: Noise, prefix: Prefix) -> SampledTree:
+    """Two children of the root, and one of each."""
+    first = noise.draft(0, world.draft[prefix[-1]], 2)
+    below = [noise.draft(1, world.draft[token], branch=i)[0] for i, token in enumerate(first)]
+    tokens = (*first, *below)
+    return SampledTree(tokens, (-1, -1, 0, 1)[: len(tokens)], world.draft[[prefix[-1], *tokens]])
 
 
-def _cells(probs: np.ndarray) -> list[tuple[float, torch.Tensor]]:
-    per_row = []
-    for row in probs:
-        edges = np.concatenate([[0.0], np.cumsum(row)])
-        per_row.append([(b - a, (a + b) / 2) for a, b in itertools.pairwise(edges) if b > a])
-    return [
-        (float(np.prod([width for width, _ in cells])), torch.tensor([middle for _, middle in cells]))
-        for cells in itertools.product(*per_row)
-    ]
+def lookup(world: World, noise: Noise, prefix: Prefix) -> PointMass:
+    return PointMass((prefix[0], prefix[-1]))
 
 
-def largest_error(logits: torch.Tensor, law: SamplingLaw, draft: Draft, rule: Verify = verify) -> float:
-    expected, found = target_law(logits, law), emitted_law(logits, law, draft, rule)
-    return max(abs(expected[tokens] - found.get(tokens, 0.0)) for tokens in expected)
+def top(world: World, noise: Noise, prefix: Prefix) -> TopKTree:
+    proposal = world.top_tree(2, 1)(Branches(), prefix)
+    assert isinstance(proposal, TopKTree)
+    return proposal
 
 
-def fixed_draft(k: int, seed: int) -> Draft:
-    """An arbitrary deterministic drafter: its tokens depend on the prefix only."""
-
-    def draft(prefix: tuple[int, ...]) -> tuple[int, ...]:
-        rng = np.random.default_rng([seed, len(prefix), *prefix])
-        return tuple(int(t) for t in rng.integers(0, V, size=k))
-
-    return draft
+def nothing(world: World, noise: Noise, prefix: Prefix) -> PointMass:
+    return NO_DRAFT
 
 
-def varying_draft(seed: int) -> Draft:
-    """A drafter whose number of tokens depends on the prefix, from none to three."""
-    return lambda prefix: fixed_draft((sum(prefix) + len(prefix)) % 4, seed)(prefix)
+DRAFTS = [chain, tree, lookup, top, nothing]
 
 
-RANDOM = torch.tensor(np.random.default_rng(1).normal(size=(V, V)) * 1.5)
-ADVERSARIAL = torch.tensor(
-    [[0.0, -1e9, -1e9, 0.0], [5.0, 5.0, 5.0, 5.0], [-1e9, 3.0, -1e9, -1e9], [0.0, 1.0, 2.0, -1e9]],
-    dtype=torch.float64,
-)
-LAWS = [
-    SamplingLaw(0.8),
-    SamplingLaw(1.2),
-    SamplingLaw(0.0),
-    SamplingLaw(1.0, top_k=2),
-    SamplingLaw(0.9, top_p=0.7),
-    SamplingLaw(1.1, top_k=3, top_p=0.8, min_p=0.1),
-]
+def generate(world: World, draft: NoisyDraft, seed: int, is_seeded: bool, num_tokens: int) -> Prefix:
+    """Tokens after state 0, by as many verify steps as it takes."""
+    prefix: Prefix = (0,)
+    while len(prefix) <= num_tokens:
+        noise = Noise(seed, len(prefix) - 1, is_seeded)
+        proposal = draft(world, noise, prefix)
+        prefix += verify(world.rows(prefix, proposal), noise, proposal).token_ids
+    return prefix[1 : num_tokens + 1]
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-@pytest.mark.parametrize("logits", [RANDOM, ADVERSARIAL], ids=["random", "adversarial"])
-def test_the_emitted_law_is_the_target_law(logits: torch.Tensor, law: SamplingLaw) -> None:
-    """For any number of drafts, also a varying one, the joint law of several tokens is exact to 1e-12."""
-    drafts = [fixed_draft(0, 0), fixed_draft(1, 1), fixed_draft(2, 2), fixed_draft(3, 3), varying_draft(4)]
-    errors = [largest_error(logits, law, draft) for draft in drafts]
-    assert max(errors) < 1e-12, errors
+@pytest.mark.parametrize("is_seeded", [True, False], ids=["seeded", "unseeded"])
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_the_joint_law_with_real_noise(draft: NoisyDraft, is_seeded: bool) -> None:
+    """G-test of three successive tokens; bounds hold for ten cases together."""
+    num_samples = 2000
+    counts = Counter(generate(RANDOM, draft, seed, is_seeded, 3) for seed in range(num_samples))
+    cells = list(itertools.product(range(3), repeat=3))
+    p = RANDOM.target
+    expected = [float(p[0, a] * p[a, b] * p[b, c]) * num_samples for a, b, c in cells]
+    result = stats.power_divergence([counts[cell] for cell in cells], expected, lambda_="log-likelihood")
+    assert result.pvalue > 1e-3 / 10, result
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    rows=st.lists(
-        st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, -1e9]), min_size=V, max_size=V), min_size=V, max_size=V
-    ),
-    k=st.integers(1, 2),
-    seed=st.integers(0, 1000),
-)
-def test_the_emitted_law_is_exact_for_ties_and_zeros(rows: list[list[float]], k: int, seed: int) -> None:
-    """Laws with ties, zeros and disjoint supports are no exception."""
-    assert largest_error(torch.tensor(rows, dtype=torch.float64), SamplingLaw(1.0), fixed_draft(k, seed)) < 1e-12
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_a_seed_s_tokens_do_not_depend_on_the_drafter(draft: NoisyDraft) -> None:
+    """With a seed, every kind of proposal gives plain decoding's own tokens."""
+    for seed in range(20):
+        assert generate(RANDOM, draft, seed, True, 30) == generate(RANDOM, nothing, seed, True, 30)
 
 
-def test_all_accepted_gives_a_bonus_token() -> None:
-    """K accepted drafts emit K + 1 tokens."""
-    logits = torch.full((3, V), -50.0)
+def test_not_even_a_drafter_that_knows_the_noise_changes_a_seed_s_tokens() -> None:
+    """Choosing drafts and their number by what the target will choose changes the speed only."""
+
+    def clairvoyant(world: World, noise: Noise, prefix: Prefix) -> PointMass:
+        token = noise.choose(0, world.target[prefix[-1]])
+        return PointMass((token, (token + 1) % 3) if token else ())
+
+    for seed in range(20):
+        assert generate(RANDOM, clairvoyant, seed, True, 30) == generate(RANDOM, nothing, seed, True, 30)
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_every_kind_is_exact_through_the_dispatch(world: World) -> None:
+    """To 1e-12, seeded or not. Seeded, a draft is independent of the noise here; the tests above share it."""
+    drafts = [world.sampled_chain(lambda _: 2), world.sampled_tree(2), world.top_tree(2, 1), point_mass(2, 1)]
+    for is_seeded in (True, False):
+        errors = [world.error(draft, verify, is_seeded=is_seeded) for draft in drafts]
+        assert max(errors) < 1e-12, errors
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_unseeded_sampled_drafts_are_accepted_more_often_than_by_matching(seed: int) -> None:
+    """What the rejection rules are for: the dispatch uses them where no seed forbids it."""
+    world = World(random_rows(seed), random_rows(seed + 50))
+    for draft in (world.sampled_chain(lambda _: 2), world.sampled_tree(2)):
+        means = []
+        for is_seeded in (False, True):
+
+            def step(coins: Branches, draft=draft) -> int:
+                proposal = draft(coins, (0,))
+                return verify(world.rows((0,), proposal), coins, proposal).num_accepted
+
+            means.append(sum(weight * accepted for weight, accepted in integrate(step, is_seeded)))
+        assert means[0] > means[1] + 0.01, "an independent draft matches less often than it is accepted"
+
+
+def test_greedy_matches_the_argmax_and_draws_nothing() -> None:
+    """At temperature 0 a sampled chain is matched with the argmax, without a coin."""
+    logits = torch.full((3, 4), -50.0)
     for row, token in enumerate((1, 2, 3)):
         logits[row, token] = 50.0
-    verified = verify(logits, SamplingLaw(1.0), torch.tensor([0.1, 0.5, 0.9]), PointMass((1, 2)))
-    assert verified.token_ids == (1, 2, 3)
-    assert verified.num_accepted == 2
+    flat = torch.full((2, 4), 0.25, dtype=torch.float64)
+    for proposal in (PointMass((1, 2)), SampledChain((1, 2), flat), TopKTree((1, 2), (-1, 0))):
+        coins = Branches()
+        verified = verify(Target(logits, SamplingLaw(0.0)), coins, proposal)
+        assert (verified.token_ids, verified.path, verified.num_accepted) == ((1, 2, 3), (0, 1), 2)
+        assert coins.taken == []
 
 
 def test_a_wrong_number_of_rows_is_refused() -> None:
     """Rows and drafts must fit."""
     with pytest.raises(ValueError, match="2 draft tokens need 3 rows, not 2"):
-        verify(torch.zeros(2, V), SamplingLaw(), torch.zeros(2), PointMass((0, 1)))
-
-
-# Mutants: each is a mistake that somebody has shipped; the enumeration must see it.
-
-
-def redraws_after_rejection(logits: torch.Tensor, law: SamplingLaw, u: torch.Tensor, proposal: PointMass) -> Verified:
-    """Accepts with probability p(x), then draws the recovered token from p itself, not from p without x."""
-    probs = target_probs(logits, law)
-    emitted: list[int] = []
-    for i, token in enumerate(proposal.token_ids):
-        coin = float(u[i])
-        if coin < float(probs[i, token]):
-            emitted.append(token)
-            continue
-        # The rest of the coin is a fresh uniform number, used on the whole law.
-        rest = (coin - float(probs[i, token])) / (1 - float(probs[i, token]))
-        return Verified((*emitted, int(choose(logits[i : i + 1], law, torch.tensor([rest]))[0])))
-    return Verified((*emitted, int(choose(logits[-1:], law, u[-1:])[0])))
-
-
-def accepts_what_is_likely(logits: torch.Tensor, law: SamplingLaw, u: torch.Tensor, proposal: PointMass) -> Verified:
-    """Accepts any draft token whose probability is over a threshold, as lossy acceptance does."""
-    probs = target_probs(logits, law)
-    drawn = choose(logits, law, u).tolist()
-    emitted: list[int] = []
-    for i, token in enumerate(proposal.token_ids):
-        if float(probs[i, token]) < 0.3 and drawn[i] != token:
-            return Verified((*emitted, drawn[i]))
-        emitted.append(token)
-    return Verified((*emitted, drawn[-1]))
-
-
-def reads_the_row_before(logits: torch.Tensor, law: SamplingLaw, u: torch.Tensor, proposal: PointMass) -> Verified:
-    """Uses each position's law one position too late."""
-    return verify(torch.cat([logits[:1], logits[:-1]]), law, u, proposal)
-
-
-def ignores_temperature(logits: torch.Tensor, law: SamplingLaw, u: torch.Tensor, proposal: PointMass) -> Verified:
-    """Verifies by argmax whatever the temperature, as one runtime does on a CPU."""
-    return verify(logits, SamplingLaw(0.0), u, proposal)
-
-
-@pytest.mark.parametrize(
-    "mutant", [redraws_after_rejection, accepts_what_is_likely, reads_the_row_before, ignores_temperature]
-)
-def test_mutants_are_caught(mutant: Verify) -> None:
-    """A wrong rule shows as an error far above the tolerance."""
-    assert largest_error(RANDOM, SamplingLaw(0.8), fixed_draft(2, 2), mutant) > 1e-3
+        verify(Target(torch.zeros(2, 3), SamplingLaw()), Noise(0, 0, True), PointMass((0, 1)))
 
 
 def test_a_dropped_bonus_is_caught() -> None:
-    """Forgetting the bonus token does not bend the law, so its loss is counted: fewer tokens per step."""
+    """An outcome without the recovered or bonus token cannot be made; the tokens per step are accepted + 1."""
+    with pytest.raises(AssertionError):
+        Verified((1, 2), (0, 1))
+    proposal = PointMass((1, 2))
+    for _, verified in integrate(lambda coins: verify(RANDOM.rows((0,), proposal), coins, proposal)):
+        assert len(verified.token_ids) == verified.num_accepted + 1
 
-    def drops_bonus(logits: torch.Tensor, law: SamplingLaw, u: torch.Tensor, proposal: PointMass) -> Verified:
-        verified = verify(logits, law, u, proposal)
-        is_all = verified.num_accepted == len(proposal) > 0
-        return Verified(verified.token_ids[:-1]) if is_all else verified
 
-    logits = torch.zeros(3, V)
-    emitted = [rule(logits, SamplingLaw(0.0), torch.zeros(3), PointMass((0, 0))) for rule in (verify, drops_bonus)]
-    assert [len(e.token_ids) for e in emitted] == [3, 2]
+def test_neither_large_vocabularies_nor_the_rules_change_types() -> None:
+    """Tokens are plain ints, as the engine's lists and JSON need them."""
+    logits = torch.tensor(np.random.default_rng(0).normal(size=(3, 5000)), dtype=torch.float32)
+    law = Target(logits, SamplingLaw(1.0, top_p=0.9))
+    draft_probs = torch.stack([law.probs(0, ()), law.probs(1, (7,))])
+    for proposal in (PointMass((7, 8)), SampledChain((int(draft_probs[0].argmax()), 7), draft_probs.clamp(min=1e-9))):
+        verified = verify(law, Noise(1, 2, False), proposal)
+        assert all(type(token) is int for token in verified.token_ids)

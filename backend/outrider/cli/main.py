@@ -10,6 +10,7 @@ from outrider.cli import bench, model, policy
 from outrider.cli.demo import demo
 from outrider.cli.engine import engine
 from outrider.cli.serve import serve
+from outrider.cli.speedup import speedup
 from outrider.version import __version__
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(demo)
 app.command()(engine)
+app.command()(speedup)
 app.add_typer(bench.app, name="bench")
 app.add_typer(policy.app, name="policy")
 app.add_typer(model.app, name="model")

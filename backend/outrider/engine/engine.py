@@ -17,7 +17,8 @@ from outrider.engine.sequence import Finish, GenerateRequest, Sequence, Sequence
 from outrider.engine.stops import StopStrings
 from outrider.engine.tokenizer import Detokenizer, Tokenizer
 from outrider.errors import ContextLengthExceeded, ModelError
-from outrider.speculation.noise import uniforms
+from outrider.speculation.noise import Noise
+from outrider.speculation.target import History, Target
 from outrider.speculation.verify import verify
 
 
@@ -109,8 +110,10 @@ class Engine:
     def _commit(work: Work, logits: torch.Tensor) -> Output:
         """Verify one sequence's rows, roll its cache back to what was accepted, and append the emitted tokens."""
         sequence, request = work.sequence, work.sequence.request
-        noise = uniforms(request.seed, sequence.num_output, work.num_logits)
-        verified = verify(logits, request.law, noise, work.proposal)
+        # Every request has a seed, and its output is a function of it alone.
+        noise = Noise(request.seed, sequence.num_output, is_seeded=True)
+        history = History(request.prompt_ids, sequence.token_ids[len(request.prompt_ids) :])
+        verified = verify(Target(logits, request.law, history), noise, work.proposal)
         if sequence.state is SequenceState.PREFILLING:
             sequence.state = SequenceState.DECODING
         else:

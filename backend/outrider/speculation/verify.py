@@ -1,42 +1,29 @@
-"""Verification: which draft tokens stay and which token follows, so that the output has the target's law.
-
-Words used here: *accepted* draft tokens stay; *recovered* is the token put in place of the first rejected one;
-*bonus* is the extra token when all are accepted; *emitted* is accepted plus recovered or bonus.
-"""
+"""Verification: which draft tokens stay and which token follows, so that the output has the target's law."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from outrider.speculation.chain import block_verification
+from outrider.speculation.noise import Coins
+from outrider.speculation.outcome import Verified
+from outrider.speculation.proposal import Proposal, SampledChain, SampledTree
+from outrider.speculation.target import Target
+from outrider.speculation.tree import recursive_rejection, sample_and_match
 
-import torch
-
-from outrider.speculation.proposal import PointMass
-from outrider.speculation.target import SamplingLaw, choose
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """Outcome of one verify step; `token_ids` ends with the recovered or bonus token."""
-
-    token_ids: tuple[int, ...]
-
-    @property
-    def num_accepted(self) -> int:
-        return len(self.token_ids) - 1
+__all__ = ["Verified", "verify"]
 
 
-def verify(logits: torch.Tensor, law: SamplingLaw, uniforms: torch.Tensor, proposal: PointMass) -> Verified:
-    """Rows of target logits [K + 1, V] and uniforms [K + 1] for a proposal of K tokens -> emitted tokens.
+def verify(target: Target, noise: Coins, proposal: Proposal) -> Verified:
+    """A proposal and its target rows -> accepted nodes and emitted tokens, by the rule that fits the proposal's kind.
 
-    Row i is the target's law after the prefix and the first i draft tokens. For a point mass at x the exact rule
-    (arXiv 2211.17192 with a one-hot draft law) accepts with probability p(x) and else draws from p without x,
-    renormalised. Drawing y from p and accepting when y equals x is that rule: y equals x with probability p(x),
-    and given that it does not, y has exactly the residual law. An empty proposal is plain decoding.
+    Greedy laws, seeded requests and deterministic proposals are sampled and matched: the output is then plain
+    decoding's own. Other sampled drafts are accepted more often by rejection: a chain as a block, a tree recursively.
     """
-    if logits.shape[0] != len(proposal) + 1:
-        raise ValueError(f"{len(proposal)} draft tokens need {len(proposal) + 1} rows, not {logits.shape[0]}")
-    drawn: list[int] = choose(logits, law, uniforms).tolist()
-    num_accepted = 0
-    while num_accepted < len(proposal) and drawn[num_accepted] == proposal.token_ids[num_accepted]:
-        num_accepted += 1
-    return Verified(tuple(drawn[: num_accepted + 1]))
+    num_rows = target.logits.shape[0]
+    if num_rows != len(proposal) + 1:
+        raise ValueError(f"{len(proposal)} draft tokens need {len(proposal) + 1} rows, not {num_rows}")
+    if not (target.law.is_greedy or noise.is_seeded):
+        if isinstance(proposal, SampledChain):
+            return block_verification(target, noise, proposal)
+        if isinstance(proposal, SampledTree):
+            return recursive_rejection(target, noise, proposal)
+    return sample_and_match(target, noise, proposal)
