@@ -9,7 +9,7 @@ import torch
 
 from outrider.core import SpecStats
 from outrider.engine.attention import Segment
-from outrider.engine.drafters import make_drafter
+from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DrafterSources, DraftOptions
 from outrider.engine.kv_cache import CachePool
 from outrider.engine.model import LlamaModel
 from outrider.engine.scheduler import Scheduler, Work
@@ -42,12 +42,14 @@ class Output:
     finish: Finish | None = None
     stats: SpecStats | None = None
     """On the last output, when speculation was on and at least one step was verified."""
+    num_drafter_failures: int = 0
+    """On the last output: faults inside the drafter, after the first of which the request had no drafts."""
 
 
 class Engine:
     """Weights, cache and sequences of one model. Not thread-safe: one thread owns it."""
 
-    def __init__(self, folder: Path, limits: EngineLimits) -> None:
+    def __init__(self, folder: Path, limits: EngineLimits, options: DraftOptions = DEFAULT_OPTIONS) -> None:
         self.model = LlamaModel(folder)
         self.tokenizer = Tokenizer(folder)
         own = self.model.config.context_length
@@ -59,6 +61,7 @@ class Engine:
                 f"{folder}: the tokenizer has {self.tokenizer.vocab_size} tokens, the model "
                 f"{self.model.config.vocab_size}"
             )
+        self.drafters = DrafterSources(self.model, self.tokenizer, options)
         self.pool = CachePool(self.model.config, limits.max_total_tokens)
         self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows)
 
@@ -67,7 +70,11 @@ class Engine:
         return self.scheduler.num_running + self.scheduler.num_waiting > 0
 
     def check(self, request: GenerateRequest, param: str) -> None:
-        """ContextLengthExceeded, naming `param`, when prompt and answer do not fit; callable from any thread."""
+        """ContextLengthExceeded, naming `param`, when prompt and answer do not fit; callable from any thread.
+
+        InvalidRequest when the plan's drafter cannot run here.
+        """
+        self.drafters.check(request)
         if request.capacity > self.context_length:
             raise ContextLengthExceeded(
                 f"the prompt has {len(request.prompt_ids)} tokens and up to {request.max_new_tokens} were asked for, "
@@ -77,13 +84,13 @@ class Engine:
 
     def add(self, request: GenerateRequest) -> None:
         """Queue a checked request."""
-        drafter = make_drafter(request.plan, request.prompt_ids)
+        drafter = self.drafters.make(request)
         self.scheduler.add(Sequence(request, Detokenizer(self.tokenizer), StopStrings(request.stop), drafter))
 
     def abort(self, rid: str, finish: Finish) -> Output | None:
         """End a request now; its last output, or None when it is not here."""
         sequence = self.scheduler.abort(rid, finish)
-        return None if sequence is None else Output(rid, "", (), finish, sequence.stats)
+        return None if sequence is None else self._last_output(sequence, "", ())
 
     def step(self) -> list[Output]:
         """Run one step; outputs of the sequences that emitted tokens."""
@@ -120,5 +127,13 @@ class Engine:
         before = len(sequence.token_ids)
         text = sequence.append(verified.token_ids)
         emitted = tuple(sequence.token_ids[before:])
-        stats = sequence.stats if sequence.finish is not None else None
-        return Output(request.rid, text, emitted, sequence.finish, stats)
+        if sequence.finish is not None:
+            return Engine._last_output(sequence, text, emitted)
+        return Output(request.rid, text, emitted)
+
+    @staticmethod
+    def _last_output(sequence: Sequence, text: str, emitted: tuple[int, ...]) -> Output:
+        if sequence.drafter is not None:
+            sequence.drafter.free()
+        rid, failures = sequence.request.rid, sequence.num_drafter_failures
+        return Output(rid, text, emitted, sequence.finish, sequence.stats, failures)

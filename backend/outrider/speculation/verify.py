@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.speculation.proposal import PointMass
+from outrider.speculation.proposal import PointMass, Proposal, SampledChain
 from outrider.speculation.target import SamplingLaw, choose
 
 
@@ -25,14 +25,17 @@ class Verified:
         return len(self.token_ids) - 1
 
 
-def verify(logits: torch.Tensor, law: SamplingLaw, uniforms: torch.Tensor, proposal: PointMass) -> Verified:
+def verify(logits: torch.Tensor, law: SamplingLaw, uniforms: torch.Tensor, proposal: Proposal) -> Verified:
     """Rows of target logits [K + 1, V] and uniforms [K + 1] for a proposal of K tokens -> emitted tokens.
 
     Row i is the target's law after the prefix and the first i draft tokens. For a point mass at x the exact rule
     (arXiv 2211.17192 with a one-hot draft law) accepts with probability p(x) and else draws from p without x,
     renormalised. Drawing y from p and accepting when y equals x is that rule: y equals x with probability p(x),
-    and given that it does not, y has exactly the residual law. An empty proposal is plain decoding.
+    and given that it does not, y has exactly the residual law. An empty proposal is plain decoding. Matching is
+    exact for a drawn chain too, whatever law it was drawn from.
     """
+    if not isinstance(proposal, PointMass | SampledChain):
+        raise TypeError(f"no rule for {type(proposal).__name__}")
     if logits.shape[0] != len(proposal) + 1:
         raise ValueError(f"{len(proposal)} draft tokens need {len(proposal) + 1} rows, not {logits.shape[0]}")
     drawn: list[int] = choose(logits, law, uniforms).tolist()
