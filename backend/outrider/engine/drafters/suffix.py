@@ -64,7 +64,7 @@ def grow(automaton: SuffixAutomaton, state: int, k: int, is_chain: bool) -> Grow
 
 
 def best_growth(automata: Iterable[SuffixAutomaton], tail: Sequence[int], k: int, is_chain: bool) -> Growth:
-    """The best over all automata and suffixes of `tail`; of equals the first automaton's, then the longest match's."""
+    """The best over all automata and suffixes of `tail`; of equals the first automaton's, of these the longest's."""
     best = Growth()
     for automaton in automata:
         for state, length in automaton.matches(tail):
