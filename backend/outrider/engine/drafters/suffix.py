@@ -87,7 +87,7 @@ class _Answers:
 
 
 class SuffixStore:
-    """Earlier answers by key, bounded in tokens (about 1 KB each): the key that was used longest ago goes first."""
+    """Earlier answers by key, bounded in tokens (about half a KB each): the key that was used longest ago goes first."""
 
     def __init__(self, max_tokens: int = 65536, max_generation: int = 16384) -> None:
         self._max_tokens = max_tokens
