@@ -25,33 +25,35 @@ def obvious_follow(sequences: list[list[int]], context: list[int]) -> dict[int, 
 def obvious_growth(
     sequences: list[list[int]], context: list[int], k: int, is_chain: bool
 ) -> tuple[float, list[Path]]:
-    """Score and paths of the `k` likeliest nodes, likeliest first, newest of equals."""
+    """Score and paths of the `k` likeliest nodes: likeliest first, newest of equals, then below the elder parent."""
     nodes: list[Path] = []
     score = 0.0
-    open_nodes: list[tuple[float, tuple[int, int], Path]] = []
-    prob, path = 1.0, ()
+    open_nodes: list[tuple[float, tuple[int, int], int, Path]] = []
+    prob, path, age = 1.0, (), 1
     while True:
         followers = [(s, at, t) for t, (s, at) in obvious_follow(sequences, [*context, *path]).items()]
         if is_chain and followers:
             followers = [max(followers)]
-        open_nodes += [(prob * s, at, (*path, t)) for s, at, t in followers if prob * s >= MIN_PROB]
+        open_nodes += [(prob * s, at, age, (*path, t)) for s, at, t in followers if prob * s >= MIN_PROB]
         if not open_nodes or len(nodes) == k:
             return score, nodes
         best = max(open_nodes)
         open_nodes.remove(best)
-        prob, _, path = best
+        prob, _, _, path = best
         score += prob
+        age = -len(nodes)
         nodes.append(path)
 
 
-def obvious_best(sources: list[list[list[int]]], text: list[int], k: int, is_chain: bool) -> float:
-    """The best score over all sources and match lengths."""
-    scores = [0.0]
+def obvious_best(sources: list[list[list[int]]], text: list[int], k: int, is_chain: bool) -> list[Path]:
+    """The nodes of the best score over all sources and match lengths; of equals the first source's, the longest's."""
+    best: tuple[float, list[Path]] = (0.0, [])
     for sequences in sources:
-        for length in range(1, min(MAX_MATCH, len(text)) + 1):
-            limit = min(k, FACTOR * length + OFFSET)
-            scores.append(obvious_growth(sequences, text[-length:], limit, is_chain)[0])
-    return max(scores)
+        for length in range(min(MAX_MATCH, len(text)), 0, -1):
+            found = obvious_growth(sequences, text[-length:], min(k, FACTOR * length + OFFSET), is_chain)
+            if found[0] > best[0]:
+                best = found
+    return best[1]
 
 
 def paths_of(token_ids: tuple[int, ...], parents: tuple[int, ...]) -> list[Path]:
@@ -61,28 +63,15 @@ def paths_of(token_ids: tuple[int, ...], parents: tuple[int, ...]) -> list[Path]
     return paths
 
 
-def score_of(sources: list[list[list[int]]], text: list[int], paths: list[Path]) -> float:
-    """The best score that any match gives these very nodes."""
-    scores = [0.0]
-    for sequences in sources:
-        for length in range(1, min(MAX_MATCH, len(text)) + 1):
-            probs: dict[Path, float] = {(): 1.0}
-            for path in paths:
-                follow = obvious_follow(sequences, [*text[-length:], *path[:-1]])
-                probs[path] = probs[path[:-1]] * follow[path[-1]][0] if path[-1] in follow else 0.0
-            scores.append(sum(probs.values()) - 1)
-    return max(scores)
-
-
 tokens = st.lists(st.integers(0, 2), max_size=16)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(tokens, tokens, st.lists(tokens, max_size=3), st.integers(1, 6))
 def test_proposals_have_the_best_expected_length(
     prompt: list[int], answer: list[int], earlier: list[list[int]], k: int
 ) -> None:
-    """Chain and tree reach the score of the best match over the own text and the earlier answers of the key."""
+    """Chain and tree are those of the best match over the own text and the earlier answers of the key."""
     store = SuffixStore()
     for text in earlier:
         store.add("key", text)
@@ -92,14 +81,9 @@ def test_proposals_have_the_best_expected_length(
     text = prompt + answer
     sources = [[text], earlier]
     chain = drafter.propose(k).token_ids
+    assert [chain[: i + 1] for i in range(len(chain))] == obvious_best(sources, text, k, True)
     tree = drafter.propose_tree(k)
-    assert len(chain) <= k and len(tree) <= k
-    chain_paths = [chain[: i + 1] for i in range(len(chain))]
-    assert abs(score_of(sources, text, chain_paths) - obvious_best(sources, text, k, True)) < 1e-9
-    tree_paths = paths_of(tree.token_ids, tree.parents)
-    assert len(set(tree_paths)) == len(tree_paths)
-    assert all(parent < i for i, parent in enumerate(tree.parents))
-    assert abs(score_of(sources, text, tree_paths) - obvious_best(sources, text, k, False)) < 1e-9
+    assert paths_of(tree.token_ids, tree.parents) == obvious_best(sources, text, k, False)
 
 
 def test_a_longer_match_may_propose_more() -> None:

@@ -36,7 +36,7 @@ class Growth:
 
 
 def grow(automaton: SuffixAutomaton, state: int, k: int, is_chain: bool) -> Growth:
-    """The `k` likeliest nodes below a state, likeliest first; of equals the one that occurred last.
+    """The `k` likeliest nodes below a state, likeliest first; of equals the newest, then the elder parent's.
 
     A chain takes only the best follower of each node, a tree every follower.
     """
@@ -48,14 +48,14 @@ def grow(automaton: SuffixAutomaton, state: int, k: int, is_chain: bool) -> Grow
             followers = [max(followers)]
         for share, newest, token, target in followers:
             if prob * share >= MIN_PROB:
-                heapq.heappush(frontier, (-prob * share, -newest, token, target, parent))
+                heapq.heappush(frontier, (-prob * share, -newest, parent, token, target))
 
     push(state, 1.0, -1)
     score = 0.0
     tokens: list[int] = []
     parents: list[int] = []
     while frontier and len(tokens) < k:
-        negative, _, token, target, parent = heapq.heappop(frontier)
+        negative, _, parent, token, target = heapq.heappop(frontier)
         score -= negative
         tokens.append(token)
         parents.append(parent)
@@ -87,7 +87,7 @@ class _Answers:
 
 
 class SuffixStore:
-    """Earlier answers by key, bounded in tokens (about half a KB each): the key that was used longest ago goes first."""
+    """Earlier answers by key, bounded in tokens (half a KB each): the key that was used longest ago goes first."""
 
     def __init__(self, max_tokens: int = 65536, max_generation: int = 16384) -> None:
         self._max_tokens = max_tokens
