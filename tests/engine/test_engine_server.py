@@ -201,9 +201,7 @@ async def test_a_prediction_is_used_and_accounted_for(client: Client) -> None:
 
 
 @pytest.mark.parametrize("plan", [{}, NGRAM], ids=["off", "another drafter"])
-async def test_a_prediction_that_is_not_drafted_from_is_named_as_ignored(
-    client: Client, plan: dict[str, Any]
-) -> None:
+async def test_an_unused_prediction_is_named_as_ignored(client: Client, plan: dict[str, Any]) -> None:
     """It cannot change the text, so it is no error, but it is not passed over in silence."""
     body = chat(custom_params=plan, prediction={"type": "content", "content": "AB"})
     async with client.session.post(client.url + "/v1/chat/completions", json=body) as response:
