@@ -48,7 +48,7 @@ def write_markov_checkpoint(folder: Path, log_probs: np.ndarray) -> None:
         tensors[f"{layer}{name}.weight"] = torch.ones(VOCAB)
     save_file({name: t.half().contiguous() for name, t in tensors.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(_CONFIG))
-    _write_tokenizer(folder)
+    write_tokenizer(folder)
 
 
 def chain_law(log_probs: np.ndarray, temperature: float) -> np.ndarray:
@@ -59,7 +59,7 @@ def chain_law(log_probs: np.ndarray, temperature: float) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel({c: i for i, c in enumerate(ALPHABET)}, unk_token="A"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()

@@ -53,7 +53,7 @@ FENCES = {
     "transformers": {"cli/bench_engine"},
 }
 #: Broad excepts, each with its reason where it stands.
-BROAD = {"engine/loop.py", "engine/tokenizer.py", "gateway/boundary.py"}
+BROAD = {"engine/drafters/guarded.py", "engine/loop.py", "engine/tokenizer.py", "gateway/boundary.py"}
 
 
 def name_of(path: Path) -> str:
@@ -135,7 +135,7 @@ def test_files_and_functions_fit() -> None:
 
 
 def test_broad_excepts_are_few_and_known() -> None:
-    """Catching everything is allowed at three boundaries only."""
+    """Catching everything is allowed at four boundaries only."""
     found = set()
     for path in FILES:
         for node in ast.walk(parsed(path)):

@@ -56,6 +56,10 @@ class LaneSection(Section):
     kind: Literal["embedded"] = "embedded"
     model: str = DEFAULT_MODEL
     """Name of a pulled model, or the path of a local Hugging Face folder."""
+    draft_model: str | None = None
+    """A smaller model with the same tokenizer, named like `model`; None means that `draft_model` is not offered."""
+    layer_skip: Path | None = None
+    """Layer set of the drafter `layer_skip`; None takes a default set."""
     served_model_name: str | None = None
     """Name in `/v1/models`; None takes the model's own."""
     max_running: Annotated[int, Field(ge=1, le=256)] = 16

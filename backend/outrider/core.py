@@ -16,7 +16,7 @@ Task = Literal["code", "edit", "quote", "extract", "summarise", "rag", "translat
 TASKS: tuple[str, ...] = get_args(Task)
 
 #: Drafters that this version implements, and the name that stands for none.
-Drafter = Literal["ngram"]
+Drafter = Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip"]
 DRAFTERS: tuple[str, ...] = get_args(Drafter)
 OFF: Literal["off"] = "off"
 #: Largest number of draft tokens that a request may ask for per step.
@@ -30,7 +30,7 @@ class Hints(BaseModel):
 
     task: Task | None = None
     """What the text is for; None lets the classifier decide."""
-    drafter: Literal["ngram", "off"] | None = None
+    drafter: Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip", "off"] | None = None
     """Fix the drafter; None lets the policy decide, `off` means no speculation."""
     k: Annotated[int, Field(ge=0, le=MAX_K)] | None = None
     """Fix the number of draft tokens per step; 0 means no speculation."""

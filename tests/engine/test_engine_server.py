@@ -178,6 +178,58 @@ async def test_stop_strings_and_tokens(client: Client) -> None:
     assert by_token["choices"][0]["message"]["content"] == text[: text.index(text[3])]
 
 
+async def test_a_prediction_is_used_and_accounted_for(client: Client) -> None:
+    """A right prediction saves steps, the text stays, and usage counts its tokens; both forms of content work."""
+    _, plain = await client.post("/v1/chat/completions", chat(max_tokens=30))
+    text = plain["choices"][0]["message"]["content"]
+    assert "completion_tokens_details" not in plain["usage"]
+    plan = {"outrider": {"drafter": "prediction", "k": 8}}
+    for content in (text, [{"type": "text", "text": text[:9]}, {"type": "text", "text": text[9:]}]):
+        fields = {"custom_params": plan, "prediction": {"type": "content", "content": content}}
+        body = chat(max_tokens=30, return_spec_tokens_details=True, **fields)
+        _, answer = await client.post("/v1/chat/completions", body)
+        assert answer["choices"][0]["message"]["content"] == text
+        details = answer["usage"]["completion_tokens_details"]
+        assert details["accepted_prediction_tokens"] > 20 and details["rejected_prediction_tokens"] == 0
+        assert answer["sglext"]["spec_tokens_details"]["spec_verify_ct"] < 6
+        events = await client.events("/v1/chat/completions", {**body, "stream_options": {"include_usage": True}})
+        assert events[-1]["usage"]["completion_tokens_details"] == details
+    wrong = {"custom_params": plan, "prediction": {"type": "content", "content": text[0] + "Z" * 29}}
+    _, answer = await client.post("/v1/chat/completions", chat(max_tokens=30, **wrong))
+    assert answer["choices"][0]["message"]["content"] == text
+    assert answer["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] > 0
+
+
+@pytest.mark.parametrize("plan", [{}, NGRAM], ids=["off", "another drafter"])
+async def test_an_unused_prediction_is_named_as_ignored(client: Client, plan: dict[str, Any]) -> None:
+    """It cannot change the text, so it is no error, but it is not passed over in silence."""
+    body = chat(custom_params=plan, prediction={"type": "content", "content": "AB"})
+    async with client.session.post(client.url + "/v1/chat/completions", json=body) as response:
+        assert response.status == 200
+        assert response.headers["x-outrider-ignored"] == "prediction"
+
+
+async def test_drafters_that_run_here_are_listed(client: Client) -> None:
+    """Without a draft model that drafter is not offered."""
+    info = await client.get("/server_info")
+    assert info["outrider"]["drafters"] == ["ngram", "suffix", "prediction", "layer_skip"]
+
+
+async def test_answers_of_one_salt_speed_up_each_other(client: Client) -> None:
+    """The second of two equal answers takes fewer steps when both name the same salt, on each route."""
+    steps = []
+    plan = {"outrider": {"drafter": "suffix", "k": 8}}
+    for salt in ("a", "a", "b"):
+        body = {"text": PROMPT, "cache_salt": salt, "sampling_params": {"sampling_seed": 3, "custom_params": plan}}
+        steps.append((await client.post("/generate", body))[1]["meta_info"]["spec_verify_ct"])
+    assert steps[1] < steps[0] == steps[2]
+    body = {"prompt": PROMPT, "seed": 3, "max_tokens": 128, "return_spec_tokens_details": True, "custom_params": plan}
+    _, same = await client.post("/v1/completions", {**body, "cache_salt": "a"})
+    _, none = await client.post("/v1/completions", body)
+    counts = [answer["sglext"]["spec_tokens_details"]["spec_verify_ct"] for answer in (same, none)]
+    assert counts[0] < steps[0] == counts[1]
+
+
 BAD_CHATS = [
     ({"messages": []}, "messages"),
     ({"messages": "hello"}, "messages"),
@@ -204,7 +256,10 @@ BAD_CHATS = [
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"logit_bias": {"3": 1}}, "logit_bias"),
-    ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
+    ({"prediction": {"type": "text", "content": "x"}}, "prediction.type"),
+    ({"prediction": "x"}, "prediction"),
+    ({"custom_params": {"outrider": {"drafter": "prediction", "k": 2}}}, "prediction"),
+    ({"custom_params": {"outrider": {"drafter": "draft_model", "k": 2}}}, "custom_params.outrider"),
     ({"custom_params": {"outrider": 3}}, "custom_params.outrider"),
     ({"custom_params": {"outrider": {"drafter": "eagle9", "k": 2}}}, "custom_params.outrider"),
     ({"custom_params": {"outrider": {"drafter": "ngram", "k": 99}}}, "custom_params.outrider"),

@@ -209,6 +209,30 @@ def test_request_overrides_the_rule(rule: dict[str, Any], hints: dict[str, Any],
     assert decision.reasons[-1].startswith("the request fixed ")
 
 
+PREDICTED = features(has_prediction=True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "hints", "plan", "name"),
+    [
+        (LATER, {}, Plan("prediction", 8), "prediction"),
+        (LATER, {"k": 3}, Plan("prediction", 3), "prediction"),
+        (LATER, {"drafter": "ngram"}, Plan("ngram", 1), "request"),
+        (LATER, {"drafter": "prediction"}, Plan("prediction", 1), "request"),
+        (LATER, {"off": True}, OFF, "request"),
+        ({"name": "no", "off": True, "reason": "r"}, {}, OFF, "no"),
+        ({"name": "no", "off": True, "reason": "r"}, {"k": 3}, Plan("prediction", 3), "prediction"),
+    ],
+)
+def test_a_prediction_is_the_draft_of_a_speculated_request(
+    rule: dict[str, Any], hints: dict[str, Any], plan: Plan, name: str
+) -> None:
+    """It takes the place of the drafter that nobody fixed, and never turns on what was turned off."""
+    decision = decide(one_workload(rule), PREDICTED, **hints)
+    assert (decision.plan, decision.rule) == (plan, name)
+    assert ("carries a prediction" in decision.reasons[-1]) is (name == "prediction")
+
+
 bounds = st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted)
 
 

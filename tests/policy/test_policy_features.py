@@ -118,3 +118,17 @@ def test_odd_bodies_give_features(body: dict[str, Any], task: Any) -> None:
     assert found.task in TASKS
     assert 0 <= found.self_repetition <= 1
     assert min(found.num_prompt_chars, found.num_prompt_tokens, found.num_messages) >= 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, False),
+        ({"prediction": None}, False),
+        ({"prediction": "text"}, False),
+        ({"prediction": {"type": "content", "content": "text"}}, True),
+    ],
+)
+def test_a_prediction_is_seen(fields: dict[str, Any], expected: bool) -> None:
+    """An object counts, whatever is in it: the lane checks it."""
+    assert features_of(prompt="x", **fields).has_prediction is expected

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -147,4 +148,11 @@ def test_the_engines_command_line(name):
     for part in ("--host 127.0.0.1", "--port 1234", "--max-running 3", "--max-total-tokens 512", "--num-threads 2"):
         assert part in text
     assert "--exit-with-stdin" in command and "--context-length" not in command
+    assert "--draft-model" not in command and "--layer-skip" not in command
     assert ("--served-model-name served" in text) is (name is not None)
+
+
+def test_what_drafters_need_is_passed_on():
+    """The draft model and the layer set of a lane reach its engine."""
+    section = LaneSection(draft_model="/small", layer_skip=Path("/set.json"))
+    assert "--draft-model /small --layer-skip /set.json" in " ".join(engine_command(section, 1))

@@ -19,6 +19,10 @@ def engine(  # noqa: PLR0913 - one parameter per flag
     max_running: Annotated[int, typer.Option(min=1, help="Requests in one step.")] = 16,
     max_total_tokens: Annotated[int, typer.Option(min=256, help="Size of the key/value cache, in tokens.")] = 32768,
     context_length: Annotated[int | None, typer.Option(min=16, help="Shorter context than the model's.")] = None,
+    draft_model: Annotated[
+        str | None, typer.Option(help="Smaller model with the same tokenizer, for drafts.")
+    ] = None,
+    layer_skip: Annotated[Path | None, typer.Option(help="Layer set of the drafter layer_skip (JSON).")] = None,
     num_threads: Annotated[int | None, typer.Option(min=1, help="Threads of the tensor library.")] = None,
     served_model_name: Annotated[str | None, typer.Option(help="Name in answers and in /v1/models.")] = None,
     exit_with_stdin: Annotated[bool, typer.Option(help="Stop when standard input ends.")] = False,
@@ -26,6 +30,7 @@ def engine(  # noqa: PLR0913 - one parameter per flag
     """Serve one model over SGLang's protocol, without a gateway before it."""
     import torch
 
+    from outrider.engine.drafters.sources import DraftOptions
     from outrider.engine.engine import EngineLimits
     from outrider.engine.pull import locate
     from outrider.engine.server import ServerOptions, run
@@ -39,6 +44,7 @@ def engine(  # noqa: PLR0913 - one parameter per flag
         host=host,
         port=port,
         limits=EngineLimits(max_running, max_total_tokens, context_length),
+        drafting=DraftOptions(locate(draft_model, cache_dir()) if draft_model else None, layer_skip),
         exits_with_stdin=exit_with_stdin,
     )
     log = logging.getLogger("outrider.engine")

@@ -9,7 +9,7 @@ import torch
 
 from outrider.core import SpecStats
 from outrider.engine.attention import Segment
-from outrider.engine.drafters import make_drafter
+from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DrafterSources, DraftOptions
 from outrider.engine.kv_cache import CachePool
 from outrider.engine.model import LlamaModel
 from outrider.engine.scheduler import Scheduler, Work
@@ -17,7 +17,6 @@ from outrider.engine.sequence import Finish, GenerateRequest, Sequence, Sequence
 from outrider.engine.stops import StopStrings
 from outrider.engine.tokenizer import Detokenizer, Tokenizer
 from outrider.errors import ContextLengthExceeded, ModelError
-from outrider.speculation.noise import Noise
 from outrider.speculation.target import History, Target
 from outrider.speculation.verify import verify
 
@@ -43,12 +42,14 @@ class Output:
     finish: Finish | None = None
     stats: SpecStats | None = None
     """On the last output, when speculation was on and at least one step was verified."""
+    num_drafter_failures: int = 0
+    """On the last output: faults inside the drafter, after the first of which the request had no drafts."""
 
 
 class Engine:
     """Weights, cache and sequences of one model. Not thread-safe: one thread owns it."""
 
-    def __init__(self, folder: Path, limits: EngineLimits) -> None:
+    def __init__(self, folder: Path, limits: EngineLimits, options: DraftOptions = DEFAULT_OPTIONS) -> None:
         self.model = LlamaModel(folder)
         self.tokenizer = Tokenizer(folder)
         own = self.model.config.context_length
@@ -60,6 +61,7 @@ class Engine:
                 f"{folder}: the tokenizer has {self.tokenizer.vocab_size} tokens, the model "
                 f"{self.model.config.vocab_size}"
             )
+        self.drafters = DrafterSources(self.model, self.tokenizer, options)
         self.pool = CachePool(self.model.config, limits.max_total_tokens)
         self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows)
 
@@ -68,7 +70,11 @@ class Engine:
         return self.scheduler.num_running + self.scheduler.num_waiting > 0
 
     def check(self, request: GenerateRequest, param: str) -> None:
-        """ContextLengthExceeded, naming `param`, when prompt and answer do not fit; callable from any thread."""
+        """ContextLengthExceeded, naming `param`, when prompt and answer do not fit; callable from any thread.
+
+        InvalidRequest when the plan's drafter cannot run here.
+        """
+        self.drafters.check(request)
         if request.capacity > self.context_length:
             raise ContextLengthExceeded(
                 f"the prompt has {len(request.prompt_ids)} tokens and up to {request.max_new_tokens} were asked for, "
@@ -78,13 +84,13 @@ class Engine:
 
     def add(self, request: GenerateRequest) -> None:
         """Queue a checked request."""
-        drafter = make_drafter(request.plan, request.prompt_ids)
+        drafter = self.drafters.make(request)
         self.scheduler.add(Sequence(request, Detokenizer(self.tokenizer), StopStrings(request.stop), drafter))
 
     def abort(self, rid: str, finish: Finish) -> Output | None:
         """End a request now; its last output, or None when it is not here."""
         sequence = self.scheduler.abort(rid, finish)
-        return None if sequence is None else Output(rid, "", (), finish, sequence.stats)
+        return None if sequence is None else self._last_output(sequence, "", ())
 
     def step(self) -> list[Output]:
         """Run one step; outputs of the sequences that emitted tokens."""
@@ -110,8 +116,7 @@ class Engine:
     def _commit(work: Work, logits: torch.Tensor) -> Output:
         """Verify one sequence's rows, roll its cache back to what was accepted, and append the emitted tokens."""
         sequence, request = work.sequence, work.sequence.request
-        # Every request has a seed, and its output is a function of it alone.
-        noise = Noise(request.seed, sequence.num_output, is_seeded=True)
+        noise = request.noise_at(sequence.num_output)
         history = History(request.prompt_ids, sequence.token_ids[len(request.prompt_ids) :])
         verified = verify(Target(logits, request.law, history), noise, work.proposal)
         if sequence.state is SequenceState.PREFILLING:
@@ -123,5 +128,13 @@ class Engine:
         before = len(sequence.token_ids)
         text = sequence.append(verified.token_ids)
         emitted = tuple(sequence.token_ids[before:])
-        stats = sequence.stats if sequence.finish is not None else None
-        return Output(request.rid, text, emitted, sequence.finish, stats)
+        if sequence.finish is not None:
+            return Engine._last_output(sequence, text, emitted)
+        return Output(request.rid, text, emitted)
+
+    @staticmethod
+    def _last_output(sequence: Sequence, text: str, emitted: tuple[int, ...]) -> Output:
+        if sequence.drafter is not None:
+            sequence.drafter.free()
+        rid, failures = sequence.request.rid, sequence.num_drafter_failures
+        return Output(rid, text, emitted, sequence.finish, sequence.stats, failures)

@@ -22,6 +22,7 @@ class EngineMetrics:
         )
         self._proposed = Counter("outrider:spec_proposed", "Draft tokens of ended requests", registry=self._registry)
         self._accepted = Counter("outrider:spec_accepted", "Draft tokens accepted", registry=self._registry)
+        self._failures = Counter("outrider:drafter_failures", "Faults in drafters", registry=self._registry)
         self._running = Gauge("sglang:num_running_reqs", "Running requests", registry=self._registry)
         self._waiting = Gauge("sglang:num_queue_reqs", "Waiting requests", registry=self._registry)
         self._used = Gauge("sglang:num_used_tokens", "Cache positions reserved", registry=self._registry)
@@ -31,6 +32,7 @@ class EngineMetrics:
         self._tokens.inc(len(output.token_ids))
         if output.finish is not None:
             self._requests.labels(output.finish.kind).inc()
+        self._failures.inc(output.num_drafter_failures)
         if output.stats is not None:
             self._verify_steps.inc(output.stats.num_verify_steps)
             self._proposed.inc(output.stats.num_proposed or 0)

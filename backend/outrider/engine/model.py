@@ -61,12 +61,17 @@ class LlamaModel:
         )
 
     @torch.inference_mode()
-    def forward(self, segments: Seq[Segment]) -> torch.Tensor:
-        """Append all segments' rows to their caches; logits [sum of num_logits, V] float32, in segment order."""
+    def forward(self, segments: Seq[Segment], skip: frozenset[int] = frozenset()) -> torch.Tensor:
+        """Append all segments' rows to their caches; logits [sum of num_logits, V] float32, in segment order.
+
+        Layers in `skip` are left out, as self-speculation does; their part of the cache stays unwritten.
+        """
         eps, width = self.config.rms_norm_eps, (self.config.hidden_size,)
         x = F.embedding(torch.tensor([t for s in segments for t in s.token_ids]), self._embedding)
         attend = SdpaAttention(self.config, segments, self._rotations)
         for i, layer in enumerate(self._layers):
+            if i in skip:
+                continue
             x = x + layer.output(attend(i, layer.qkv(F.rms_norm(x, width, layer.input_norm, eps))))
             gate, up = layer.gate_up(F.rms_norm(x, width, layer.post_norm, eps)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)

@@ -10,7 +10,7 @@ import re
 import secrets
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -27,7 +27,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "frequency_penalty": (0,), "presence_penalty": (0,), "repetition_penalty": (1,), "logit_bias": ({},),
     "min_tokens": (0,), "min_new_tokens": (0,), "stop_regex": ("", []), "tools": ([],), "functions": ([],),
     "tool_choice": ("none", "auto"), "function_call": ("none", "auto"), "response_format": ({"type": "text"},),
-    "json_schema": (), "regex": (), "ebnf": (), "structural_tag": (), "prediction": (), "modalities": (["text"],),
+    "json_schema": (), "regex": (), "ebnf": (), "structural_tag": (), "modalities": (["text"],),
     "audio": (), "web_search_options": (), "lora_path": (), "custom_logit_processor": (), "input_embeds": (),
     "image_data": ([],), "session_params": (), "chat_template_kwargs": ({},), "return_logprob": (False,),
     "return_token_ids": (False,), "return_hidden_states": (False,), "return_meta_info": (False,), "beam_width": (1,),
@@ -38,7 +38,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 #: Fields that cannot change the text of this engine: labels, and isolation of caches that it does not share.
 _WITHOUT_EFFECT = frozenset({
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
-    "cache_salt", "extra_key", "session_id", "custom_labels", "separate_reasoning", "stream_reasoning",
+    "extra_key", "session_id", "custom_labels", "separate_reasoning", "stream_reasoning",
     "return_cached_tokens_details",
 })  # fmt: skip
 
@@ -83,6 +83,22 @@ class SamplingFields(_Body):
         return SamplingLaw(self.temperature, max(self.top_k, 0), self.top_p, self.min_p)
 
 
+class TextPart(_Body):
+    type: Literal["text"]
+    text: str
+
+
+def _joined(content: str | list[TextPart]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+class Prediction(_Body):
+    """What the caller expects as the answer, as OpenAI's predicted outputs give it."""
+
+    type: Literal["content"]
+    content: str | list[TextPart]
+
+
 class StreamOptions(_Body):
     include_usage: bool = False
 
@@ -94,11 +110,8 @@ class _OpenAIBody(SamplingFields):
     seed: int | None = None
     rid: str | None = None
     return_spec_tokens_details: bool = False
-
-
-class TextPart(_Body):
-    type: Literal["text"]
-    text: str
+    prediction: Prediction | None = None
+    cache_salt: str = ""
 
 
 class Message(_Body):
@@ -109,8 +122,7 @@ class Message(_Body):
     tool_calls: Annotated[list[Any], Field(max_length=0)] = []
 
     def for_template(self) -> dict[str, str]:
-        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": self.role, "content": content}
+        return {"role": self.role, "content": _joined(self.content)}
 
 
 class ChatBody(_OpenAIBody):
@@ -147,6 +159,7 @@ class GenerateBody(_Body):
 
     text: str | None = None
     input_ids: list[int] | None = None
+    cache_salt: str = ""
     sampling_params: SamplingParams = SamplingParams()
     stream: bool = False
     rid: str | None = None
@@ -190,12 +203,21 @@ def parse_generate(data: object, engine: Engine) -> Parsed:
     prompt_ids = engine.tokenizer.encode(body.text) if body.text is not None else body.input_ids or []
     where = "text" if body.text is not None else "input_ids"
     request = _request(params, prompt_ids, params.max_new_tokens, params.sampling_seed, body.rid, engine, where)
+    request = replace(request, cache_salt=body.cache_salt)
+    engine.check(request, where)
     return Parsed(request, body.stream, has_spec_details=True, ignored=ignored)
 
 
 def _openai(body: _OpenAIBody, prompt_ids: list[int], max_tokens: int | None, engine: Engine, where: str) -> Parsed:
     ignored = _refuse(body.model_extra)
     request = _request(body, prompt_ids, max_tokens, body.seed, body.rid, engine, where)
+    request = replace(request, cache_salt=body.cache_salt)
+    if body.prediction is not None and request.plan.drafter == "prediction":
+        prediction = engine.tokenizer.encode(_joined(body.prediction.content), add_special_tokens=False)
+        request = replace(request, prediction_ids=tuple(prediction))
+    elif body.prediction is not None:
+        ignored.append("prediction")
+    engine.check(request, where)
     options = body.stream_options
     return Parsed(request, body.stream, options.include_usage, body.return_spec_tokens_details, ignored)
 
@@ -213,18 +235,17 @@ def _request(
     if rid is not None and not _RID.fullmatch(rid):
         raise InvalidRequest("rid must be 1 to 128 letters, digits, dots, underscores or dashes", param="rid")
     eos = () if fields.ignore_eos else engine.model.config.eos_token_ids
-    request = GenerateRequest(
+    return GenerateRequest(
         rid=rid or uuid.uuid4().hex,
         prompt_ids=tuple(prompt_ids),
         law=fields.law,
         max_new_tokens=max_tokens or engine.context_length - len(prompt_ids),
         plan=_plan(fields.custom_params),
         seed=secrets.randbits(64) if seed is None else seed,
+        is_seeded=seed is not None,
         stop=tuple(fields.stop),
         stop_token_ids=frozenset((*eos, *fields.stop_token_ids)),
     )
-    engine.check(request, where)
-    return request
 
 
 def _check_prompt(prompt_ids: list[int], engine: Engine, where: str) -> None:

@@ -53,17 +53,27 @@ class Answer:
     token_ids: list[int] = field(default_factory=list)
     finish: Finish | None = None
     stats: SpecStats | None = None
+    num_drafter_failures: int = 0
 
     def add(self, output: Output) -> None:
         self.text += output.text
         self.token_ids.extend(output.token_ids)
         self.finish = output.finish
         self.stats = output.stats
+        self.num_drafter_failures = output.num_drafter_failures
 
     @property
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         prompt, completion = len(self.parsed.request.prompt_ids), len(self.token_ids)
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        if self.stats is None or self.parsed.request.plan.drafter != "prediction":
+            return usage
+        accepted = self.stats.num_accepted
+        details = {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": (self.stats.num_proposed or 0) - accepted,
+        }
+        return {**usage, "completion_tokens_details": details}
 
     @property
     def sglext(self) -> dict[str, Any] | None:
@@ -157,6 +167,8 @@ def generate_body(answer: Answer) -> dict[str, Any]:
     }
     if answer.stats is not None:
         meta |= spec_details(answer.stats, len(answer.token_ids))
+    if answer.num_drafter_failures:
+        meta["num_drafter_failures"] = answer.num_drafter_failures
     return {"text": answer.text, "output_ids": answer.token_ids, "meta_info": meta}
 
 

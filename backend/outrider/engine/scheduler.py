@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from outrider.engine.kv_cache import CachePool
 from outrider.engine.sequence import Finish, Sequence, SequenceState
-from outrider.speculation.proposal import NO_DRAFT, PointMass
+from outrider.speculation.proposal import NO_DRAFT, Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Work:
 
     sequence: Sequence
     token_ids: tuple[int, ...]
-    proposal: PointMass
+    proposal: Proposal
     num_logits: int
 
 

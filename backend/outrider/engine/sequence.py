@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from outrider.core import SpecStats
-from outrider.engine.drafters import Drafter
+from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.stops import StopStrings
 from outrider.engine.tokenizer import Detokenizer
 from outrider.policy.plan import Plan
-from outrider.speculation.proposal import NO_DRAFT, PointMass
+from outrider.speculation.noise import Noise
+from outrider.speculation.proposal import NO_DRAFT, Proposal
 from outrider.speculation.target import SamplingLaw
 
 
@@ -26,8 +27,18 @@ class GenerateRequest:
     plan: Plan
     seed: int
     """Every request has one; a request that gave none got a random one."""
+    is_seeded: bool = True
+    """Whether the caller gave the seed: then the text depends on nothing but it and the target's law."""
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
+    prediction_ids: tuple[int, ...] | None = None
+    """The caller's guess of the answer; None when there is none."""
+    cache_salt: str = ""
+    """What this request may learn from and teach to: requests of the same salt. Empty: nothing and nobody."""
+
+    def noise_at(self, position: int) -> Noise:
+        """The noise of a step whose first token has this output position."""
+        return Noise(self.seed, position, self.is_seeded)
 
     @property
     def capacity(self) -> int:
@@ -61,7 +72,7 @@ class Sequence:
     request: GenerateRequest
     detokenizer: Detokenizer
     stops: StopStrings
-    drafter: Drafter | None
+    drafter: GuardedDrafter | None
     """None when the plan is off."""
     state: SequenceState = SequenceState.WAITING
     cache: SequenceCache | None = None
@@ -95,7 +106,11 @@ class Sequence:
             num_proposed=self.num_proposed,
         )
 
-    def propose(self) -> PointMass:
+    @property
+    def num_drafter_failures(self) -> int:
+        return 0 if self.drafter is None else self.drafter.num_failures
+
+    def propose(self) -> Proposal:
         """Draft tokens for the next step, never more than could still be emitted before the last one."""
         if self.drafter is None:
             return NO_DRAFT

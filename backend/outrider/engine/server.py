@@ -8,15 +8,16 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 from aiohttp import web
 
-from outrider.core import DRAFTERS, MAX_K
+from outrider.core import MAX_K
 from outrider.engine import replies
+from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DraftOptions
 from outrider.engine.engine import Engine, EngineLimits, Output
 from outrider.engine.loop import EngineLoop, Stream
 from outrider.engine.metrics import EngineMetrics
@@ -37,6 +38,7 @@ class ServerOptions:
     host: str = "127.0.0.1"
     port: int = 0
     limits: EngineLimits = field(default_factory=EngineLimits)
+    drafting: DraftOptions = DEFAULT_OPTIONS
     exits_with_stdin: bool = False
     """Stop when standard input ends: a parent that holds the other end and dies leaves no orphan."""
 
@@ -91,7 +93,7 @@ class EngineServer:
             "max_req_input_len": self._engine.context_length - 1,
             "speculative_algorithm": None,
             "version": f"outrider-{__version__}",
-            "outrider": {"drafters": list(DRAFTERS), "max_k": MAX_K},
+            "outrider": {"drafters": list(self._engine.drafters.makers), "max_k": MAX_K},
             "internal_states": [{"effective_max_running_requests_per_dp": limits.max_running}],
         })  # fmt: skip
 
@@ -184,9 +186,7 @@ async def _next_output(stream: Stream) -> Output:
     merged = await stream.get()
     while merged.finish is None and not stream.empty():
         later = stream.get_nowait()
-        merged = Output(
-            merged.rid, merged.text + later.text, merged.token_ids + later.token_ids, later.finish, later.stats
-        )
+        merged = replace(later, text=merged.text + later.text, token_ids=merged.token_ids + later.token_ids)
     return merged
 
 
@@ -244,7 +244,7 @@ async def serving(options: ServerOptions) -> AsyncIterator[str]:
     ModelError when the model cannot be served, ConfigError when the address cannot be listened on.
     """
     metrics = EngineMetrics()
-    loop = await EngineLoop.start(lambda: Engine(options.model, options.limits), metrics.observe)
+    loop = await EngineLoop.start(lambda: Engine(options.model, options.limits, options.drafting), metrics.observe)
     # Without handler_cancellation a client that leaves would decode on to its last token.
     app = EngineServer(loop, metrics, options).app()
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)

@@ -34,6 +34,11 @@ class Tokenizer:
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     @property
+    def vocabulary(self) -> dict[str, int]:
+        """Token ids by text, added tokens too."""
+        return self._tokenizer.get_vocab(with_added_tokens=True)
+
+    @property
     def has_chat_template(self) -> bool:
         return self._template is not None
 

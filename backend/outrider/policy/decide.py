@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from outrider.core import DRAFTERS, Hints, LaneLoad
 from outrider.policy.features import Features
 from outrider.policy.plan import PLAN_OFF, Plan
-from outrider.policy.rules import RULE_NONE, RULE_REQUEST, PlanRule, Range, Rule, When, WorkloadPolicy
+from outrider.policy.rules import (
+    RULE_NONE,
+    RULE_PREDICTION,
+    RULE_REQUEST,
+    PlanRule,
+    Range,
+    Rule,
+    When,
+    WorkloadPolicy,
+)
+
+#: Draft tokens per step from a prediction: nearly all are accepted until the answer departs from it.
+PREDICTION_K = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +31,8 @@ class Decision:
     workload: str
     """Name of the policy file that was asked."""
     rule: str
-    """The rule that decided; `request` when the request's hints did, `no-rule` when no rule held."""
+    """The rule that decided; `request` when the request's hints did, `prediction` when the request carries one and is
+    speculated, `no-rule` when no rule held."""
     reasons: tuple[str, ...]
     """Readable sentences, in the order in which they came to bear."""
     features: Features
@@ -65,6 +78,9 @@ class PolicySet:
         plan, override = _apply_hints(plan, hints, policy.default_k)
         if override:
             rule, reasons = RULE_REQUEST, (*reasons, override)
+        if features.has_prediction and not plan.is_off and hints.drafter is None:
+            plan, rule = Plan("prediction", hints.k or PREDICTION_K), RULE_PREDICTION
+            reasons = (*reasons, "the request carries a prediction, which is a better draft than any other")
         return Decision(plan, policy.workload, rule, (why, *reasons), features, load)
 
 

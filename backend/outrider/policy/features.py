@@ -40,6 +40,8 @@ class Features:
     num_messages: int
     """Messages of a chat body; 0 for a completions body."""
     is_stream: bool
+    has_prediction: bool = False
+    """The request carries OpenAI's `prediction`, a text that the answer is expected to resemble."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ def extract_features(body: Mapping[str, Any], hints: Hints) -> Features:
         self_repetition=_self_repetition(prompt),
         num_messages=prompt.num_messages,
         is_stream=body.get("stream") is True,
+        has_prediction=isinstance(body.get("prediction"), Mapping),
     )
 
 

@@ -14,6 +14,8 @@ from outrider.core import MAX_K, Drafter, Task
 #: Rule names that decisions use when no rule of a file decided.
 RULE_REQUEST = "request"
 RULE_NONE = "no-rule"
+RULE_PREDICTION = "prediction"
+_RESERVED = (RULE_REQUEST, RULE_NONE, RULE_PREDICTION)
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 Line = Annotated[str, StringConstraints(pattern=r"^[^\r\n]+$", strip_whitespace=True, min_length=1, max_length=200)]
@@ -148,13 +150,16 @@ Location = tuple[str | int, ...]
 
 def contradictions(policy: WorkloadPolicy) -> Iterator[tuple[Location, str]]:
     """Where a valid file cannot mean what it says, as a location and a message."""
-    seen = {RULE_REQUEST, RULE_NONE}
+    seen = set(_RESERVED)
     always: str | None = None
     for index, rule in enumerate(policy.rules):
-        if rule.name in (RULE_REQUEST, RULE_NONE):
+        if rule.name in _RESERVED:
             yield ("rules", index, "name"), f"expected another name, {rule.name!r} is reserved"
         elif rule.name in seen:
             yield ("rules", index, "name"), f"expected a name of its own, {rule.name!r} is used by an earlier rule"
+        if isinstance(rule, PlanRule) and rule.drafter == "prediction":
+            message = "expected another drafter, 'prediction' is taken by itself for requests that carry a prediction"
+            yield ("rules", index, "drafter"), message
         if always is not None:
             yield ("rules", index), f"can never be reached, since rule {always!r} has no conditions"
         seen.add(rule.name)

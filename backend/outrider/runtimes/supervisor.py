@@ -29,6 +29,8 @@ def engine_command(section: LaneSection, port: int) -> list[str]:
     command += ["--host", _HOST, "--port", str(port), "--max-running", str(section.max_running)]
     command += ["--max-total-tokens", str(section.max_total_tokens), "--exit-with-stdin"]
     optional = {
+        "--draft-model": section.draft_model,
+        "--layer-skip": section.layer_skip,
         "--context-length": section.context_length,
         "--num-threads": section.num_threads,
         "--served-model-name": section.served_model_name,

@@ -15,7 +15,7 @@ class HintFields(TypedDict, total=False):
     """The fields of `Hints` as keywords of a call."""
 
     task: Task | None
-    drafter: Literal["ngram", "off"] | None
+    drafter: Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip", "off"] | None
     k: int | None
     off: bool
     verbose: bool

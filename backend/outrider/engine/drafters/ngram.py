@@ -46,6 +46,9 @@ class NgramDrafter:
         length, best = max((self._match_length(end), end) for end in ends)
         return PointMass(self._continuation(best, min(k, DRAFTS_PER_MATCHED * length)))
 
+    def free(self) -> None:
+        """Nothing to give back."""
+
     def _match_length(self, end: int) -> int:
         """How many tokens before `end` equal the text's last tokens."""
         tokens = self._tokens
