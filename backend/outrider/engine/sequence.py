@@ -27,14 +27,14 @@ class GenerateRequest:
     plan: Plan
     seed: int
     """Every request has one; a request that gave none got a random one."""
-    is_seeded: bool = True
-    """Whether the caller gave the seed: then the text depends on nothing but it and the target's law."""
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     prediction_ids: tuple[int, ...] | None = None
     """The caller's guess of the answer; None when there is none."""
     cache_salt: str = ""
     """What this request may learn from and teach to: requests of the same salt. Empty: nothing and nobody."""
+    is_seeded: bool = True
+    """Whether the caller gave the seed: then the text depends on nothing but it and the target's law."""
 
     def noise_at(self, position: int) -> Noise:
         """The noise of a step whose first token has this output position."""
