@@ -6,6 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -46,7 +47,9 @@ class Branches:
         return bool(self._branch([1.0 - probability, probability]))
 
     def draw(self, weights: torch.Tensor) -> int:
-        return self._branch((weights / weights.sum()).tolist())
+        values = weights.tolist()
+        total = sum(values)
+        return self._branch([value / total for value in values])
 
     def _branch(self, probs: list[float]) -> int:
         if len(self.taken) < len(self.script):
@@ -120,9 +123,13 @@ class World:
     target: torch.Tensor
     draft: torch.Tensor
 
+    @cached_property
+    def logits(self) -> torch.Tensor:
+        return self.target.log()
+
     def rows(self, prefix: Prefix, proposal: Proposal, law: SamplingLaw | None = None) -> Target:
         states = [prefix[-1], *proposal.token_ids]
-        return Target(self.target.log()[states], law or SamplingLaw())
+        return Target(self.logits[states], law or SamplingLaw())
 
     def error(self, draft: Draft, rule: Rule, law: SamplingLaw | None = None, is_seeded: bool = False) -> float:
         """Largest difference between the law of what the whole algorithm emits and the target's."""

@@ -149,7 +149,7 @@ def penalty_error(draft: Draft, rule: Rule, kind: type[Target] = Target) -> floa
     """Error of the whole algorithm under penalties, whose law depends on all of the prefix."""
 
     def target(states: list[int], prefix: Prefix, kind: type[Target]) -> Target:
-        return kind(WORLD.target.log()[states], PENALISED, History(prefix[:1], prefix[1:]))
+        return kind(WORLD.logits[states], PENALISED, History(prefix[:1], prefix[1:]))
 
     def step(coins: Branches, prefix: Prefix) -> Verified:
         proposal = draft(coins, prefix)

@@ -35,7 +35,7 @@ def test_a_wide_tree_is_exact() -> None:
 def test_sample_and_match_is_exact(world: World) -> None:
     """For top-k trees, sampled trees and arbitrary chains, whatever the drafter."""
     drafts = [
-        world.top_tree(2, 2), world.top_tree(3), world.sampled_tree(2, 1), world.sampled_tree(2, is_replaced=True),
+        world.top_tree(2, 2), world.top_tree(3), world.sampled_tree(2, is_replaced=True),
         point_mass(0, 1), point_mass(3, 2), point_mass(2, 3),
     ]  # fmt: skip
     errors = [world.error(draft, sample_and_match) for draft in drafts]

@@ -95,9 +95,10 @@ def test_not_even_a_drafter_that_knows_the_noise_changes_a_seed_s_tokens() -> No
         assert generate(RANDOM, clairvoyant, seed, True, 30) == generate(RANDOM, nothing, seed, True, 30)
 
 
-@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
-def test_every_kind_is_exact_through_the_dispatch(world: World) -> None:
+@pytest.mark.parametrize("name", ["random", "disjoint", "zeros in draft"])
+def test_every_kind_is_exact_through_the_dispatch(name: str) -> None:
     """To 1e-12, seeded or not. Seeded, a draft is independent of the noise here; the tests above share it."""
+    world = WORLDS[name]
     drafts = [world.sampled_chain(lambda _: 2), world.sampled_tree(2), world.top_tree(2, 1), point_mass(2, 1)]
     for is_seeded in (True, False):
         errors = [world.error(draft, verify, is_seeded=is_seeded) for draft in drafts]
