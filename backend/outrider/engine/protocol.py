@@ -10,7 +10,7 @@ import re
 import secrets
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -35,10 +35,10 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "stream_interval": (1,), "continue_final_message": (False,), "add_generation_prompt": (True,),
 }  # fmt: skip
 
-#: Fields that cannot change the text of this engine: labels, and isolation of caches that it does not share.
+#: Fields that cannot change the text of this engine: labels.
 _WITHOUT_EFFECT = frozenset({
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
-    "cache_salt", "extra_key", "session_id", "custom_labels", "separate_reasoning", "stream_reasoning",
+    "session_id", "custom_labels", "separate_reasoning", "stream_reasoning",
     "return_cached_tokens_details",
 })  # fmt: skip
 
@@ -87,7 +87,18 @@ class StreamOptions(_Body):
     include_usage: bool = False
 
 
-class _OpenAIBody(SamplingFields):
+class _CacheFields(_Body):
+    """Who shares cached beginnings with whom; both of SGLang's fields isolate."""
+
+    cache_salt: str = ""
+    extra_key: str = ""
+
+    @property
+    def salt(self) -> str:
+        return f"{self.cache_salt}\0{self.extra_key}" if self.extra_key else self.cache_salt
+
+
+class _OpenAIBody(SamplingFields, _CacheFields):
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -142,7 +153,7 @@ class SamplingParams(SamplingFields):
         return self
 
 
-class GenerateBody(_Body):
+class GenerateBody(_CacheFields):
     """/generate"""
 
     text: str | None = None
@@ -190,12 +201,14 @@ def parse_generate(data: object, engine: Engine) -> Parsed:
     prompt_ids = engine.tokenizer.encode(body.text) if body.text is not None else body.input_ids or []
     where = "text" if body.text is not None else "input_ids"
     request = _request(params, prompt_ids, params.max_new_tokens, params.sampling_seed, body.rid, engine, where)
+    request = replace(request, cache_salt=body.salt)
     return Parsed(request, body.stream, has_spec_details=True, ignored=ignored)
 
 
 def _openai(body: _OpenAIBody, prompt_ids: list[int], max_tokens: int | None, engine: Engine, where: str) -> Parsed:
     ignored = _refuse(body.model_extra)
     request = _request(body, prompt_ids, max_tokens, body.seed, body.rid, engine, where)
+    request = replace(request, cache_salt=body.salt)
     options = body.stream_options
     return Parsed(request, body.stream, options.include_usage, body.return_spec_tokens_details, ignored)
 

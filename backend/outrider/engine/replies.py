@@ -53,17 +53,20 @@ class Answer:
     token_ids: list[int] = field(default_factory=list)
     finish: Finish | None = None
     stats: SpecStats | None = None
+    num_cached: int = 0
 
     def add(self, output: Output) -> None:
         self.text += output.text
         self.token_ids.extend(output.token_ids)
         self.finish = output.finish
         self.stats = output.stats
+        self.num_cached = output.num_cached
 
     @property
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         prompt, completion = len(self.parsed.request.prompt_ids), len(self.token_ids)
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        return {**counts, "prompt_tokens_details": {"cached_tokens": self.num_cached}}
 
     @property
     def sglext(self) -> dict[str, Any] | None:
@@ -152,7 +155,7 @@ def generate_body(answer: Answer) -> dict[str, Any]:
         "finish_reason": None if answer.finish is None else finish_reason(answer.finish, len(answer.token_ids)),
         "prompt_tokens": len(answer.parsed.request.prompt_ids),
         "completion_tokens": len(answer.token_ids),
-        "cached_tokens": 0,
+        "cached_tokens": answer.num_cached,
         "e2e_latency": time.monotonic() - answer.started_s,
     }
     if answer.stats is not None:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -184,9 +184,7 @@ async def _next_output(stream: Stream) -> Output:
     merged = await stream.get()
     while merged.finish is None and not stream.empty():
         later = stream.get_nowait()
-        merged = Output(
-            merged.rid, merged.text + later.text, merged.token_ids + later.token_ids, later.finish, later.stats
-        )
+        merged = replace(later, text=merged.text + later.text, token_ids=merged.token_ids + later.token_ids)
     return merged
 
 
