@@ -205,9 +205,9 @@ def test_blocks_taken_one_by_one_are_the_oldest() -> None:
 def test_a_beginning_is_shared_only_when_there_is_no_room_to_copy_it() -> None:
     """Two running sequences of one beginning: a copy when a window is free, else references to the same blocks."""
     token_ids = text(1, 4)
-    for num_blocks, is_shared in ((20, False), (7, True)):
+    for num_blocks, is_shared in ((20, False), (6, True)):
         pool = CachePool(CONFIG, num_blocks * BLOCK_SIZE)
-        first = fill(pool, token_ids)
+        first = fill(pool, [*token_ids, 5])
         second = fill(pool, [*token_ids, 8])
         assert bool(set(first.blocks) & set(second.blocks)) is is_shared
         assert second.is_run is not is_shared

@@ -153,7 +153,7 @@ class CachePool:
         )
 
     def _window(self, holding: _Holding, num_blocks: int, headroom: int) -> int | None:
-        """First block of the unused window whose newest content is oldest; headroom, own and others', if it is there."""
+        """First block of the unused window whose newest content is oldest, with headroom if there is any."""
         last_use = self._last_use_or(_NOW)
         outside = last_use.copy()
         for other in self._holdings.values():
