@@ -180,15 +180,15 @@ def test_shares_are_even(wanted: list[int], budget: int) -> None:
 
 def test_a_deadline_ends_a_waiting_and_a_running_request(toy_folder: Path) -> None:
     """Both end with 408, what they held is free, and a request with time left goes on."""
-    engine = Engine(toy_folder, EngineLimits(max_running=2, max_total_tokens=1024))
+    engine = Engine(toy_folder, EngineLimits(max_running=1, max_total_tokens=1024))
     now = time.monotonic()
-    engine.add(make_request("running", tokens=1000, deadline_s=now + 0.2))
+    engine.add(make_request("running", tokens=1000, deadline_s=now + 0.05))
     engine.add(make_request("patient", tokens=5, deadline_s=now + 1000))
-    engine.add(make_request("waiting", deadline_s=now + 0.2))
+    engine.add(make_request("waiting", deadline_s=now + 0.05))
     outputs = {}
     while engine.has_work:
         outputs.update({output.rid: output for output in engine.step()})
-    assert time.monotonic() >= now + 0.2
+    assert time.monotonic() >= now + 0.05
     assert outputs["patient"].finish == Finish("length")
     for rid in ("running", "waiting"):
         ended = outputs[rid].finish

@@ -95,7 +95,9 @@ class _CacheFields(_Body):
 
     @property
     def salt(self) -> str:
-        return f"{self.cache_salt}\0{self.extra_key}" if self.extra_key else self.cache_salt
+        """Empty when both are; the length keeps two pairs from reading the same."""
+        either = self.cache_salt + self.extra_key
+        return f"{len(self.cache_salt)}:{either}" if either else ""
 
 
 class _OpenAIBody(SamplingFields, _CacheFields):
