@@ -104,7 +104,8 @@ async def test_the_openai_sdk_works_unmodified(gateway: Gateway) -> None:
         chunks = [chunk async for chunk in stream]
         text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
         assert text == whole.choices[0].message.content
-        assert chunks[-1].usage == whole.usage
+        assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+        assert chunks[-1].usage.prompt_tokens_details.cached_tokens > 0
         finish = next(c for c in chunks if c.choices and c.choices[0].finish_reason)
         assert finish.outrider["effective"] == {"drafter": "ngram", "k": 2}
         done = await sdk.completions.create(model=DEFAULT_MODEL, prompt="The capital of France is", temperature=0)
@@ -120,7 +121,10 @@ async def test_a_prompt_that_is_being_read_is_given_up(gateway: Gateway) -> None
     """Leaving during a prefill of many chunks frees the slot after the chunk in progress, not after the prompt."""
     lane = gateway.pool.lanes[0]
     text = " ".join(f"Item {i} costs {i * 7 % 90} crowns." for i in range(150))
-    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4, "stream": True}
+
+    def body(salt: str) -> dict[str, object]:
+        messages = [{"role": "user", "content": text}]
+        return {"messages": messages, "max_tokens": 4, "stream": True, "cache_salt": salt}
 
     async def num_running(session: aiohttp.ClientSession) -> int:
         async with session.get(f"{lane.url}/v1/loads") as response:
@@ -128,9 +132,9 @@ async def test_a_prompt_that_is_being_read_is_given_up(gateway: Gateway) -> None
 
     async with aiohttp.ClientSession() as session, asyncio.timeout(200):
         started = time.monotonic()
-        await (await session.post(f"{gateway.url}/v1/chat/completions", json=body)).read()
+        await (await session.post(f"{gateway.url}/v1/chat/completions", json=body("a"))).read()
         whole_s = time.monotonic() - started
-        request = asyncio.create_task(session.post(f"{gateway.url}/v1/chat/completions", json=body))
+        request = asyncio.create_task(session.post(f"{gateway.url}/v1/chat/completions", json=body("b")))
         while not await num_running(session):
             await asyncio.sleep(0.002)
         request.cancel()

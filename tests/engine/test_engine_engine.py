@@ -39,7 +39,10 @@ def run(engine: Engine, requests: list[GenerateRequest]) -> dict[str, tuple[int,
 @pytest.fixture
 def engine(toy_folder: Path) -> Engine:
     return Engine(
-        toy_folder, EngineLimits(max_running=64, max_total_tokens=8192, context_length=512, max_prefill_rows=2048)
+        toy_folder,
+        EngineLimits(
+            max_running=64, max_total_tokens=8192, context_length=512, max_prefill_rows=2048, max_step_rows=4096
+        ),
     )
 
 
@@ -113,7 +116,7 @@ def test_more_requests_than_slots_all_end(toy_folder: Path) -> None:
     engine = Engine(toy_folder, EngineLimits(max_running=3, max_total_tokens=512, context_length=256))
     tokens = run(engine, [request(str(i), Plan("ngram", i % 4 + 1), seed=i, tokens=5 + i) for i in range(20)])
     assert [len(tokens[str(i)]) for i in range(20)] == [5 + i for i in range(20)]
-    assert engine.pool.num_reserved == 0
+    assert engine.pool.num_used_tokens == 0
 
 
 def test_a_prompt_longer_than_a_chunk_is_read_in_parts(toy_folder: Path, engine: Engine) -> None:
@@ -141,7 +144,7 @@ def test_an_aborted_request_frees_everything_at_once(toy_folder: Path, num_steps
     assert output is not None and output.finish is not None and output.finish.kind == "abort"
     assert "a" not in [s.request.rid for s in engine.scheduler]
     assert len(run(engine, [])["b"]) <= 50
-    assert engine.pool.num_reserved == 0
+    assert engine.pool.num_used_tokens == 0
 
 
 def test_abort_matches_the_whole_id(engine: Engine) -> None:

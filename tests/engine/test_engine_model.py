@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from outrider.engine.attention import Segment
-from outrider.engine.kv_cache import CachePool, SequenceCache
+from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.linear import has_fbgemm, pack
 from outrider.engine.model import LlamaModel
 
@@ -74,12 +74,3 @@ def test_packed_weights_compute_the_product() -> None:
     large = weight * 1e6
     torch.testing.assert_close(pack(large)(x), x @ large.T)
     assert isinstance(has_fbgemm(), bool)
-
-
-def test_the_pool_counts_reservations(random_llama: Path) -> None:
-    """What does not fit is not allocated, and what is freed fits again."""
-    pool = CachePool(LlamaModel(random_llama).config, max_total_tokens=20)
-    cache = pool.allocate(12)
-    assert not pool.can_allocate(9)
-    pool.free(cache)
-    assert pool.can_allocate(20)

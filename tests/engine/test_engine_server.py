@@ -86,7 +86,9 @@ async def test_chat_whole_and_streamed_agree(client: Client) -> None:
     events = await client.events("/v1/chat/completions", chat(stream_options={"include_usage": True}))
     assert status == 200
     text = whole["choices"][0]["message"]["content"]
-    assert len(text) == 12 and whole["usage"] == {"prompt_tokens": 12, "completion_tokens": 12, "total_tokens": 24}
+    assert len(text) == 12
+    counts = {"prompt_tokens": 12, "completion_tokens": 12, "total_tokens": 24}
+    assert whole["usage"] == {**counts, "prompt_tokens_details": {"cached_tokens": 0}}
     assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert "".join(e["choices"][0]["delta"].get("content", "") for e in events if e["choices"]) == text
     assert [e["choices"][0]["finish_reason"] for e in events[:-1]] == [None] * (len(events) - 2) + ["length"]
@@ -135,6 +137,24 @@ async def test_generate_is_cumulative(client: Client) -> None:
         "/generate", {"input_ids": [0, 1, 2, 3, 0, 1, 3, 2, 0, 2, 1, 3], "sampling_params": params}
     )
     assert ids[1]["output_ids"] == whole["output_ids"]
+
+
+async def test_cached_tokens_are_reported_and_stay_within_a_salt(client: Client) -> None:
+    """Both fields that isolate do; streamed or not, usage and meta_info say how much was found again."""
+    body = {"prompt": PROMPT * 3, "temperature": 0, "max_tokens": 4}
+    found = {}
+    for name, fields in {
+        "new": {}, "again": {}, "salt": {"cache_salt": "a"}, "key": {"extra_key": "a"}, "both": {"cache_salt": ""},
+    }.items():  # fmt: skip
+        _, whole = await client.post("/v1/completions", {**body, **fields})
+        found[name] = whole["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert found == {"new": 0, "again": 32, "salt": 0, "key": 0, "both": 32}
+    events = await client.events("/v1/completions", {**body, "stream_options": {"include_usage": True}})
+    assert events[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 32}
+    params = {"max_new_tokens": 4, "temperature": 0}
+    for salt, expected in (("", 32), ("a", 32), ("b", 0)):
+        _, whole = await client.post("/generate", {"text": PROMPT * 3, "sampling_params": params, "cache_salt": salt})
+        assert whole["meta_info"]["cached_tokens"] == expected
 
 
 async def test_completions_take_text_and_tokens(client: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,14 +10,15 @@ import torch
 
 from outrider.core import SpecStats
 from outrider.engine.attention import Segment
+from outrider.engine.cache_pool import CachePool
 from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DrafterSources, DraftOptions
-from outrider.engine.kv_cache import CachePool
 from outrider.engine.model import LlamaModel
 from outrider.engine.scheduler import Scheduler, Work
 from outrider.engine.sequence import Finish, GenerateRequest, Sequence, SequenceState
 from outrider.engine.stops import StopStrings
 from outrider.engine.tokenizer import Detokenizer, Tokenizer
 from outrider.errors import ContextLengthExceeded, ModelError
+from outrider.speculation.proposal import SampledTree, TopKTree
 from outrider.speculation.target import History, Target
 from outrider.speculation.verify import verify
 
@@ -30,6 +32,8 @@ class EngineLimits:
     context_length: int | None = None
     max_prefill_rows: int = 128
     """Prompt rows per step; keeps a step short enough that others' tokens and cancellations are not held up."""
+    max_step_rows: int = 256
+    """Drafts fill a step up to here, after one row of each decoding request and the prompt rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class Output:
     """On the last output, when speculation was on and at least one step was verified."""
     num_drafter_failures: int = 0
     """On the last output: faults inside the drafter, after the first of which the request had no drafts."""
+    num_cached: int = 0
+    """Prompt tokens that did not have to be computed."""
 
 
 class Engine:
@@ -53,17 +59,15 @@ class Engine:
         self.model = LlamaModel(folder)
         self.tokenizer = Tokenizer(folder)
         own = self.model.config.context_length
-        self.context_length = min(limits.context_length or own, own)
-        if limits.max_total_tokens < self.context_length:
-            self.context_length = limits.max_total_tokens
+        self.pool = CachePool(self.model.config, limits.max_total_tokens)
+        self.context_length = min(limits.context_length or own, own, self.pool.num_positions)
         if self.tokenizer.vocab_size > self.model.config.vocab_size:
             raise ModelError(
                 f"{folder}: the tokenizer has {self.tokenizer.vocab_size} tokens, the model "
                 f"{self.model.config.vocab_size}"
             )
         self.drafters = DrafterSources(self.model, self.tokenizer, options)
-        self.pool = CachePool(self.model.config, limits.max_total_tokens)
-        self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows)
+        self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows, limits.max_step_rows)
 
     @property
     def has_work(self) -> bool:
@@ -90,30 +94,41 @@ class Engine:
     def abort(self, rid: str, finish: Finish) -> Output | None:
         """End a request now; its last output, or None when it is not here."""
         sequence = self.scheduler.abort(rid, finish)
-        return None if sequence is None else self._last_output(sequence, "", ())
+        return None if sequence is None else self._output(sequence)
 
     def step(self) -> list[Output]:
-        """Run one step; outputs of the sequences that emitted tokens."""
+        """Run one step; outputs of the sequences that emitted tokens or whose time was up."""
+        outputs = [self._output(sequence) for sequence in self.scheduler.expire(time.monotonic())]
         work = self.scheduler.schedule()
         if not work:
-            return []
+            return outputs
         logits = self.model.forward([self._segment(w) for w in work])
-        outputs = []
         row = 0
         for item in work:
             if item.num_logits:
                 outputs.append(self._commit(item, logits[row : row + item.num_logits]))
                 row += item.num_logits
-        self.scheduler.remove_finished()
+        self.scheduler.settle(work)
         return outputs
 
     @staticmethod
     def _segment(work: Work) -> Segment:
         assert work.sequence.cache is not None
-        return Segment(work.sequence.cache, work.token_ids, work.num_logits)
+        parents = work.proposal.parents if isinstance(work.proposal, TopKTree | SampledTree) else None
+        return Segment(work.sequence.cache, work.token_ids, work.num_logits, parents)
 
     @staticmethod
-    def _commit(work: Work, logits: torch.Tensor) -> Output:
+    def _output(sequence: Sequence, text: str = "", token_ids: tuple[int, ...] = ()) -> Output:
+        """What a step did for a sequence; the last one lets its drafter go."""
+        rid, num_cached = sequence.request.rid, sequence.num_cached or 0
+        if sequence.finish is None:
+            return Output(rid, text, token_ids, num_cached=num_cached)
+        if sequence.drafter is not None:
+            sequence.drafter.free()
+        failures = sequence.num_drafter_failures
+        return Output(rid, text, token_ids, sequence.finish, sequence.stats, failures, num_cached)
+
+    def _commit(self, work: Work, logits: torch.Tensor) -> Output:
         """Verify one sequence's rows, roll its cache back to what was accepted, and append the emitted tokens."""
         sequence, request = work.sequence, work.sequence.request
         noise = request.noise_at(sequence.num_output)
@@ -124,17 +139,7 @@ class Engine:
         else:
             sequence.count_verify(len(work.proposal), verified.num_accepted)
         assert sequence.cache is not None
-        sequence.cache.truncate(sequence.cache.length - len(work.proposal) + verified.num_accepted)
+        sequence.cache.keep(len(work.proposal), verified.path)
         before = len(sequence.token_ids)
         text = sequence.append(verified.token_ids)
-        emitted = tuple(sequence.token_ids[before:])
-        if sequence.finish is not None:
-            return Engine._last_output(sequence, text, emitted)
-        return Output(request.rid, text, emitted)
-
-    @staticmethod
-    def _last_output(sequence: Sequence, text: str, emitted: tuple[int, ...]) -> Output:
-        if sequence.drafter is not None:
-            sequence.drafter.free()
-        rid, failures = sequence.request.rid, sequence.num_drafter_failures
-        return Output(rid, text, emitted, sequence.finish, sequence.stats, failures)
+        return self._output(sequence, text, tuple(sequence.token_ids[before:]))

@@ -144,7 +144,7 @@ class EngineLoop:
         self.load = EngineLoad(
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
-            num_used_tokens=self.engine.pool.num_reserved,
+            num_used_tokens=self.engine.pool.num_used_tokens,
             tokens_per_s=self._rate.update(sum(len(o.token_ids) for o in outputs), scheduler.num_running),
         )
 

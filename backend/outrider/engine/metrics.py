@@ -25,7 +25,7 @@ class EngineMetrics:
         self._failures = Counter("outrider:drafter_failures", "Faults in drafters", registry=self._registry)
         self._running = Gauge("sglang:num_running_reqs", "Running requests", registry=self._registry)
         self._waiting = Gauge("sglang:num_queue_reqs", "Waiting requests", registry=self._registry)
-        self._used = Gauge("sglang:num_used_tokens", "Cache positions reserved", registry=self._registry)
+        self._used = Gauge("sglang:num_used_tokens", "Cache positions in use", registry=self._registry)
         self._rate = Gauge("sglang:gen_throughput", "Tokens per second", registry=self._registry)
 
     def observe(self, output: Output) -> None:

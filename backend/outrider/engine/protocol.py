@@ -35,10 +35,10 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "stream_interval": (1,), "continue_final_message": (False,), "add_generation_prompt": (True,),
 }  # fmt: skip
 
-#: Fields that cannot change the text of this engine: labels, and isolation of caches that it does not share.
+#: Fields that cannot change the text of this engine: labels.
 _WITHOUT_EFFECT = frozenset({
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
-    "extra_key", "session_id", "custom_labels", "separate_reasoning", "stream_reasoning",
+    "session_id", "custom_labels", "separate_reasoning", "stream_reasoning",
     "return_cached_tokens_details",
 })  # fmt: skip
 
@@ -103,7 +103,20 @@ class StreamOptions(_Body):
     include_usage: bool = False
 
 
-class _OpenAIBody(SamplingFields):
+class _CacheFields(_Body):
+    """Who shares cached beginnings with whom; both of SGLang's fields isolate."""
+
+    cache_salt: str = ""
+    extra_key: str = ""
+
+    @property
+    def salt(self) -> str:
+        """Empty when both are; the length keeps two pairs from reading the same."""
+        either = self.cache_salt + self.extra_key
+        return f"{len(self.cache_salt)}:{either}" if either else ""
+
+
+class _OpenAIBody(SamplingFields, _CacheFields):
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -111,7 +124,6 @@ class _OpenAIBody(SamplingFields):
     rid: str | None = None
     return_spec_tokens_details: bool = False
     prediction: Prediction | None = None
-    cache_salt: str = ""
 
 
 class Message(_Body):
@@ -154,12 +166,11 @@ class SamplingParams(SamplingFields):
         return self
 
 
-class GenerateBody(_Body):
+class GenerateBody(_CacheFields):
     """/generate"""
 
     text: str | None = None
     input_ids: list[int] | None = None
-    cache_salt: str = ""
     sampling_params: SamplingParams = SamplingParams()
     stream: bool = False
     rid: str | None = None
@@ -203,7 +214,7 @@ def parse_generate(data: object, engine: Engine) -> Parsed:
     prompt_ids = engine.tokenizer.encode(body.text) if body.text is not None else body.input_ids or []
     where = "text" if body.text is not None else "input_ids"
     request = _request(params, prompt_ids, params.max_new_tokens, params.sampling_seed, body.rid, engine, where)
-    request = replace(request, cache_salt=body.cache_salt)
+    request = replace(request, cache_salt=body.salt)
     engine.check(request, where)
     return Parsed(request, body.stream, has_spec_details=True, ignored=ignored)
 
@@ -211,7 +222,7 @@ def parse_generate(data: object, engine: Engine) -> Parsed:
 def _openai(body: _OpenAIBody, prompt_ids: list[int], max_tokens: int | None, engine: Engine, where: str) -> Parsed:
     ignored = _refuse(body.model_extra)
     request = _request(body, prompt_ids, max_tokens, body.seed, body.rid, engine, where)
-    request = replace(request, cache_salt=body.cache_salt)
+    request = replace(request, cache_salt=body.salt)
     if body.prediction is not None and request.plan.drafter == "prediction":
         prediction = engine.tokenizer.encode(_joined(body.prediction.content), add_special_tokens=False)
         request = replace(request, prediction_ids=tuple(prediction))

@@ -54,6 +54,7 @@ class Answer:
     finish: Finish | None = None
     stats: SpecStats | None = None
     num_drafter_failures: int = 0
+    num_cached: int = 0
 
     def add(self, output: Output) -> None:
         self.text += output.text
@@ -61,19 +62,24 @@ class Answer:
         self.finish = output.finish
         self.stats = output.stats
         self.num_drafter_failures = output.num_drafter_failures
+        self.num_cached = output.num_cached
 
     @property
     def usage(self) -> dict[str, Any]:
         prompt, completion = len(self.parsed.request.prompt_ids), len(self.token_ids)
-        usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-        if self.stats is None or self.parsed.request.plan.drafter != "prediction":
-            return usage
-        accepted = self.stats.num_accepted
-        details = {
-            "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": (self.stats.num_proposed or 0) - accepted,
+        usage: dict[str, Any] = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": self.num_cached},
         }
-        return {**usage, "completion_tokens_details": details}
+        if self.stats is not None and self.parsed.request.plan.drafter == "prediction":
+            accepted = self.stats.num_accepted
+            usage["completion_tokens_details"] = {
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": (self.stats.num_proposed or 0) - accepted,
+            }
+        return usage
 
     @property
     def sglext(self) -> dict[str, Any] | None:
@@ -162,7 +168,7 @@ def generate_body(answer: Answer) -> dict[str, Any]:
         "finish_reason": None if answer.finish is None else finish_reason(answer.finish, len(answer.token_ids)),
         "prompt_tokens": len(answer.parsed.request.prompt_ids),
         "completion_tokens": len(answer.token_ids),
-        "cached_tokens": 0,
+        "cached_tokens": answer.num_cached,
         "e2e_latency": time.monotonic() - answer.started_s,
     }
     if answer.stats is not None:

@@ -32,7 +32,9 @@ class GenerateRequest:
     prediction_ids: tuple[int, ...] | None = None
     """The caller's guess of the answer; None when there is none."""
     cache_salt: str = ""
-    """What this request may learn from and teach to: requests of the same salt. Empty: nothing and nobody."""
+    """Only requests of equal salt reuse each other's cached beginnings; with one, they learn from answers too."""
+    deadline_s: float | None = None
+    """On the monotonic clock; the request ends there, waiting or running."""
     is_seeded: bool = True
     """Whether the caller gave the seed: then the text depends on nothing but it and the target's law."""
 
@@ -49,8 +51,8 @@ class GenerateRequest:
 class SequenceState(Enum):
     """Life of a sequence."""
 
-    WAITING = "waiting"  # admitted to the queue, holds nothing
-    PREFILLING = "prefilling"  # has a cache, prompt not yet read to its end
+    WAITING = "waiting"  # admitted to the queue, or back in it when blocks ran out; holds nothing
+    PREFILLING = "prefilling"  # has a cache, but tokens that it needs in there are still unread
     DECODING = "decoding"  # emits tokens
     FINISHED = "finished"  # ended; its cache is given back
 
@@ -78,6 +80,8 @@ class Sequence:
     cache: SequenceCache | None = None
     token_ids: list[int] = field(default_factory=list)
     """Prompt and output."""
+    num_cached: int | None = None
+    """Prompt tokens that were found in the cache; None before the first start."""
     finish: Finish | None = None
     num_proposed: int = 0
     histogram: list[int] = field(default_factory=list)
@@ -93,6 +97,12 @@ class Sequence:
     @property
     def num_remaining(self) -> int:
         return self.request.max_new_tokens - self.num_output
+
+    @property
+    def num_unread(self) -> int:
+        """Rows before it decodes: the prompt's; after a preemption all but the last token, which is a decode row."""
+        assert self.cache is not None
+        return len(self.token_ids) - (1 if self.num_output else 0) - self.cache.length
 
     @property
     def stats(self) -> SpecStats | None:

@@ -67,6 +67,10 @@ class TopKTree(_Tree):
     def __post_init__(self) -> None:
         self._check_parents()
 
+    def first(self, k: int) -> TopKTree:
+        """The first k nodes; parents come before their children, so it is a tree again."""
+        return self if k >= len(self) else TopKTree(self.token_ids[:k], self.parents[:k])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledChain(_Chain):
@@ -100,6 +104,12 @@ class SampledTree(_Tree):
     def __post_init__(self) -> None:
         self._check_parents()
         _check_rows(self.draft_probs, len(self) + 1)
+
+    def first(self, k: int) -> SampledTree:
+        """The first k nodes: of each node's children the first drawn, whichever they are."""
+        if k >= len(self):
+            return self
+        return SampledTree(self.token_ids[:k], self.parents[:k], self.draft_probs[: k + 1])
 
 
 Proposal: TypeAlias = PointMass | TopKTree | SampledChain | SampledTree

@@ -13,27 +13,28 @@ from outrider.engine.kv_cache import SequenceCache
 
 
 class SdpaAttention:
-    """Causal attention of one batch: everything that does not depend on the layer is prepared once."""
+    """Attention of one batch, causal along chains and trees: what does not depend on the layer is prepared once."""
 
     def __init__(self, config: ModelConfig, segments: Seq[Segment], rotations: torch.Tensor) -> None:
         self._config = config
-        self._parts: list[tuple[SequenceCache, int, int, int, torch.Tensor | None]] = []
+        self._parts: list[tuple[SequenceCache, slice, torch.Tensor | None]] = []
         positions: list[int] = []
         row = 0
         for segment in segments:
-            start, count = segment.cache.length, len(segment.token_ids)
-            positions.extend(range(start, start + count))
-            self._parts.append((segment.cache, row, count, start, self._mask(start, count)))
-            row += count
+            end = row + len(segment.token_ids)
+            positions.extend(segment.cache.length + depth for depth in segment.depths)
+            self._parts.append((segment.cache, slice(row, end), self._mask(segment)))
+            row = end
         self._rotation = rotations[positions].unsqueeze(1)
 
-    def _mask(self, start: int, count: int) -> torch.Tensor | None:
-        """[groups * count, start + count] for query heads folded into rows; None when one row sees everything."""
+    def _mask(self, segment: Segment) -> torch.Tensor | None:
+        """[groups * count, length + count] for query heads folded into rows; None when one row sees everything."""
+        count = len(segment.token_ids)
         if count == 1:
             return None
-        mask = torch.ones(count, start + count, dtype=torch.bool).tril_(diagonal=start)
         groups = self._config.num_heads // self._config.num_kv_heads
-        bias = torch.zeros(mask.shape).masked_fill_(~mask, float("-inf"))
+        bias = torch.zeros(count, segment.cache.length + count)
+        bias[:, segment.cache.length :].masked_fill_(~segment.visible, float("-inf"))
         return bias.repeat(groups, 1)
 
     def __call__(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
@@ -46,11 +47,8 @@ class SdpaAttention:
         query, key = rotated[:, : c.num_heads], rotated[:, c.num_heads :]
         value = heads[:, num_rotated:]
         outputs = []
-        for cache, row, count, start, mask in self._parts:
-            rows, end = slice(row, row + count), start + count
-            keys, values = cache.keys[layer][:, :end], cache.values[layer][:, :end]
-            keys[:, start:] = key[rows].transpose(0, 1)
-            values[:, start:] = value[rows].transpose(0, 1)
+        for cache, rows, mask in self._parts:
+            keys, values = cache.append(layer, key[rows].transpose(0, 1), value[rows].transpose(0, 1))
             outputs.append(self._attend(query[rows], keys, values, mask))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 

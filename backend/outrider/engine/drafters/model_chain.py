@@ -30,15 +30,17 @@ class ModelChainDrafter:
         self,
         forward: Forward,
         cache: SequenceCache,
+        max_tokens: int,
         prompt_ids: Sequence[int],
         law: SamplingLaw,
         noise_at: Callable[[int], Noise],
         vocab_size: int,
     ) -> None:
-        """`noise_at` gives the noise of an output position; `vocab_size` is the target's, draft logits are cut or
-        padded to it."""
+        """`max_tokens` is the longest text that the model and the cache can take; `noise_at` gives the noise of an
+        output position; `vocab_size` is the target's, draft logits are cut or padded to it."""
         self._forward = forward
         self._cache = cache
+        self._max_tokens = max_tokens
         self._tokens = list(prompt_ids)
         self._law = SamplingLaw(law.temperature, law.top_k, law.top_p, law.min_p)
         self._noise_at = noise_at
@@ -53,7 +55,7 @@ class ModelChainDrafter:
 
     def propose(self, k: int) -> Proposal:
         self._roll_back()
-        k = min(k, self._cache.capacity - len(self._tokens))
+        k = min(k, self._max_tokens - len(self._tokens))
         if k < 1:  # the text has outgrown the draft model's context
             return NO_DRAFT
         pending = self._tokens[self._cache.length :]

@@ -73,6 +73,7 @@ class DrafterSources:
         return GuardedDrafter(partial(self._makers[request.plan.drafter], request), self._target.config.vocab_size)
 
     def _model_chain(self, model: LlamaModel, forward: Forward, request: GenerateRequest) -> ModelChainDrafter:
-        cache = SequenceCache(model.config, min(request.capacity, model.config.context_length))
-        vocab_size = self._target.config.vocab_size
-        return ModelChainDrafter(forward, cache, request.prompt_ids, request.law, request.noise_at, vocab_size)
+        max_tokens = min(request.capacity, model.config.context_length)
+        cache, vocab_size = SequenceCache(model.config, max_tokens), self._target.config.vocab_size
+        prompt_ids, law, noise_at = request.prompt_ids, request.law, request.noise_at
+        return ModelChainDrafter(forward, cache, max_tokens, prompt_ids, law, noise_at, vocab_size)
