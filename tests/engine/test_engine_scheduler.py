@@ -43,7 +43,7 @@ def finish(engine: Engine, requests: list[GenerateRequest]) -> dict[str, Output]
             last[output.rid] = output
         engine.pool.check()
     assert engine.pool.num_used_tokens == 0
-    return {rid: Output(rid, "", tokens[rid], o.finish, o.stats, o.num_cached) for rid, o in last.items()}
+    return {rid: Output(rid, "", tokens[rid], o.finish, o.stats, num_cached=o.num_cached) for rid, o in last.items()}
 
 
 def tokens_of(outputs: dict[str, Output]) -> dict[str, tuple[int, ...]]:
