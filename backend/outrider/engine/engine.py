@@ -10,6 +10,7 @@ import torch
 from outrider.core import SpecStats
 from outrider.engine.attention import Segment
 from outrider.engine.drafters import make_drafter
+from outrider.engine.grammar import GrammarCompiler
 from outrider.engine.kv_cache import CachePool
 from outrider.engine.model import LlamaModel
 from outrider.engine.scheduler import Scheduler, Work
@@ -59,6 +60,8 @@ class Engine:
                 f"{folder}: the tokenizer has {self.tokenizer.vocab_size} tokens, the model "
                 f"{self.model.config.vocab_size}"
             )
+        config = self.model.config
+        self.grammars = GrammarCompiler(self.tokenizer, config.vocab_size, config.eos_token_ids)
         self.pool = CachePool(self.model.config, limits.max_total_tokens)
         self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows)
 
@@ -78,7 +81,9 @@ class Engine:
     def add(self, request: GenerateRequest) -> None:
         """Queue a checked request."""
         drafter = make_drafter(request.plan, request.prompt_ids)
-        self.scheduler.add(Sequence(request, Detokenizer(self.tokenizer), StopStrings(request.stop), drafter))
+        grammar = None if request.grammar is None else request.grammar.start()
+        stops = StopStrings(request.stop)
+        self.scheduler.add(Sequence(request, Detokenizer(self.tokenizer), stops, drafter, grammar))
 
     def abort(self, rid: str, finish: Finish) -> Output | None:
         """End a request now; its last output, or None when it is not here."""
@@ -110,6 +115,8 @@ class Engine:
         """Verify one sequence's rows, roll its cache back to what was accepted, and append the emitted tokens."""
         sequence, request = work.sequence, work.sequence.request
         noise = uniforms(request.seed, sequence.num_output, work.num_logits)
+        if sequence.grammar is not None:
+            logits = logits.masked_fill(~sequence.grammar.masks(work.proposal), -torch.inf)
         verified = verify(logits, request.law, noise, work.proposal)
         if sequence.state is SequenceState.PREFILLING:
             sequence.state = SequenceState.DECODING

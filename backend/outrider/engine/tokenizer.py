@@ -40,6 +40,10 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
+    def to_json(self) -> str:
+        """The whole tokenizer, as tokenizer.json has it."""
+        return self._tokenizer.to_str()
+
     def decode(self, token_ids: Seq[int]) -> str:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
 

@@ -18,6 +18,11 @@ class SamplingLaw:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Pairs of token and what is added to its logit."""
 
     @property
     def is_greedy(self) -> bool:
