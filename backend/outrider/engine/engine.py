@@ -12,6 +12,7 @@ from outrider.engine.attention import Segment
 from outrider.engine.drafters import make_drafter
 from outrider.engine.grammar import GrammarCompiler
 from outrider.engine.kv_cache import CachePool
+from outrider.engine.logprobs import TokenLogprob, token_logprobs
 from outrider.engine.model import LlamaModel
 from outrider.engine.scheduler import Scheduler, Work
 from outrider.engine.sequence import Finish, GenerateRequest, Sequence, SequenceState
@@ -43,6 +44,15 @@ class Output:
     finish: Finish | None = None
     stats: SpecStats | None = None
     """On the last output, when speculation was on and at least one step was verified."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One per token, when they were asked for."""
+
+    def merged(self, later: Output) -> Output:
+        """This output and the one that followed it."""
+        return Output(
+            self.rid, self.text + later.text, self.token_ids + later.token_ids, later.finish, later.stats,
+            self.logprobs + later.logprobs,
+        )  # fmt: skip
 
 
 class Engine:
@@ -115,9 +125,10 @@ class Engine:
         """Verify one sequence's rows, roll its cache back to what was accepted, and append the emitted tokens."""
         sequence, request = work.sequence, work.sequence.request
         noise = uniforms(request.seed, sequence.num_output, work.num_logits)
+        allowed = logits
         if sequence.grammar is not None:
-            logits = logits.masked_fill(~sequence.grammar.masks(work.proposal), -torch.inf)
-        verified = verify(logits, request.law, noise, work.proposal)
+            allowed = logits.masked_fill(~sequence.grammar.masks(work.proposal), -torch.inf)
+        verified = verify(allowed, request.law, noise, work.proposal)
         if sequence.state is SequenceState.PREFILLING:
             sequence.state = SequenceState.DECODING
         else:
@@ -128,4 +139,7 @@ class Engine:
         text = sequence.append(verified.token_ids)
         emitted = tuple(sequence.token_ids[before:])
         stats = sequence.stats if sequence.finish is not None else None
-        return Output(request.rid, text, emitted, sequence.finish, stats)
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if request.num_top_logprobs is not None:
+            logprobs = token_logprobs(logits[: len(emitted)], emitted, request.num_top_logprobs)
+        return Output(request.rid, text, emitted, sequence.finish, stats, logprobs)

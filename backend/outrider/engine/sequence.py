@@ -30,6 +30,8 @@ class GenerateRequest:
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     grammar: Grammar | None = None
+    num_top_logprobs: int | None = None
+    """Most probable tokens reported beside each emitted one; None when no log probabilities were asked for."""
 
     @property
     def capacity(self) -> int:

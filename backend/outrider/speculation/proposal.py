@@ -1,7 +1,7 @@
 """What a drafter hands to verification. A proposal's kind is its type; the verifier dispatches on it.
 
-A proposal of n tokens needs n + 1 rows of target logits: row 0 after the committed prefix, row i + 1 after token i and
-its ancestors.
+A proposal of n tokens needs n + 1 rows of target logits: row 0 after the committed prefix, row i + 1 after token i
+and its ancestors.
 """
 
 from __future__ import annotations
