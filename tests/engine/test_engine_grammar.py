@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer as HfTokenizer
-from tokenizers import decoders
 
-from markov import ALPHABET, VOCAB, write_markov_checkpoint
+from markov import ALPHABET, EOS, VOCAB, write_ending_checkpoint
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.grammar import Grammar, GrammarCompiler
 from outrider.engine.sequence import Finish, GenerateRequest
@@ -23,27 +21,16 @@ from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.speculation.proposal import NO_DRAFT, PointMass, SampledChain, SampledTree, TopKTree
 from outrider.speculation.target import SamplingLaw
 
-EOS = VOCAB - 1
-
 
 def ids(text: str) -> tuple[int, ...]:
     return tuple(ALPHABET.index(c) for c in text)
 
 
-def write_toy(folder: Path, chain: np.ndarray) -> Path:
-    """The toy with an end token, and with a tokenizer that knows its tokens' bytes, as real ones do."""
-    write_markov_checkpoint(folder, chain)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": EOS}))
-    tokenizer = HfTokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory, chain: np.ndarray) -> Path:
-    return write_toy(tmp_path_factory.mktemp("grammar") / "toy", chain)
+    folder = tmp_path_factory.mktemp("grammar") / "toy"
+    write_ending_checkpoint(folder, chain)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -144,7 +144,7 @@ def _grammar(fields: SamplingFields, prefix: str, engine: Engine) -> Grammar | N
         return None
     param = f"{prefix}{found[-1].param}"
     if len(found) > 1:
-        raise InvalidRequest(f"one grammar per request: {found[0].param} is there already", param=param)
+        raise InvalidRequest(f"one grammar per request: {prefix}{found[0].param} is there already", param=param)
     try:
         return engine.grammars.compile(found[0].kind, found[0].text)
     except ValueError as error:
