@@ -104,7 +104,7 @@ REFUSED = [
     (generate, {"json_schema": "{"}, "sampling_params.json_schema", "unexpected end"),
     (generate, {"json_schema": "{}", "regex": "A"}, "sampling_params.regex", "sampling_params.json_schema"),
     (generate, {"structural_tag": "{}"}, "sampling_params.structural_tag", "not supported"),
-    (chat, {"top_logprobs": 2}, "body", "top_logprobs needs logprobs"),
+    (chat, {"top_logprobs": 2}, "top_logprobs", "top_logprobs needs logprobs"),
 ]  # fmt: skip
 
 

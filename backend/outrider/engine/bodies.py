@@ -181,12 +181,6 @@ class ChatBody(OpenAIBody):
     logprobs: bool = False
     top_logprobs: TopLogprobs = 0
 
-    @model_validator(mode="after")
-    def _agree(self) -> ChatBody:
-        if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs")
-        return self
-
 
 class CompletionBody(OpenAIBody):
     """/v1/completions"""

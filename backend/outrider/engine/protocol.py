@@ -43,6 +43,8 @@ class Parsed:
 
 def parse_chat(data: object, engine: Engine) -> Parsed:
     body = validated(ChatBody, data)
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs", param="top_logprobs")
     prompt_ids = engine.tokenizer.encode_chat([message.for_template() for message in body.messages])
     options = _Options(
         "messages", body.max_completion_tokens or body.max_tokens, body.seed, body.rid,
