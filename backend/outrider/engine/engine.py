@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -49,10 +49,8 @@ class Output:
 
     def merged(self, later: Output) -> Output:
         """This output and the one that followed it."""
-        return Output(
-            self.rid, self.text + later.text, self.token_ids + later.token_ids, later.finish, later.stats,
-            self.logprobs + later.logprobs,
-        )  # fmt: skip
+        token_ids, logprobs = self.token_ids + later.token_ids, self.logprobs + later.logprobs
+        return replace(later, text=self.text + later.text, token_ids=token_ids, logprobs=logprobs)
 
 
 class Engine:
