@@ -17,6 +17,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 VOCAB = 64
 #: Token i is this string's character i.
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+#: The token that ends an answer, where the checkpoint has one.
+EOS = VOCAB - 1
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
 
@@ -49,6 +51,15 @@ def write_markov_checkpoint(folder: Path, log_probs: np.ndarray) -> None:
     save_file({name: t.half().contiguous() for name, t in tensors.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(_CONFIG))
     write_tokenizer(folder)
+
+
+def write_ending_checkpoint(folder: Path, log_probs: np.ndarray) -> None:
+    """The same with an end token, and with a tokenizer that knows its tokens' bytes, as real models have them."""
+    write_markov_checkpoint(folder, log_probs)
+    (folder / "config.json").write_text(json.dumps(_CONFIG | {"eos_token_id": EOS}))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
 def chain_law(log_probs: np.ndarray, temperature: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Reads a Hugging Face folder of the Llama architecture: its shape and its weights."""
+"""Reads a Hugging Face folder of the Llama, Qwen2 or Qwen3 architecture: its shape and its weights."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from safetensors import SafetensorError, safe_open
 
 from outrider.errors import ModelError
 
+#: Architectures of one layer structure; Qwen2 adds biases to q, k and v, Qwen3 a norm per head of q and k.
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape of a Llama model, from config.json."""
+    """Shape of a model, from config.json."""
 
     vocab_size: int
     hidden_size: int
@@ -29,14 +32,18 @@ class ModelConfig:
     context_length: int
     has_tied_embeddings: bool
     eos_token_ids: tuple[int, ...]
+    has_qkv_bias: bool = False
+    has_qk_norm: bool = False
 
 
 def read_config(folder: Path) -> ModelConfig:
     """ModelError names the folder and what is missing, wrong or not supported."""
     data = _read_json(folder / "config.json")
-    architectures = data.get("architectures") or [data.get("model_type", "none")]
-    if architectures != ["LlamaForCausalLM"]:
-        raise ModelError(f"{folder}: architecture {architectures[0]!r} is not supported, expected LlamaForCausalLM")
+    architecture, *others = data.get("architectures") or [data.get("model_type", "none")]
+    if others or architecture not in ARCHITECTURES:
+        expected = ", ".join(ARCHITECTURES)
+        raise ModelError(f"{folder}: architecture {architecture!r} is not supported, expected one of {expected}")
+    has_qk_norm = architecture == "Qwen3ForCausalLM"
     _refuse_unsupported(folder, data)
     rope = data.get("rope_parameters") or {}
     try:
@@ -47,12 +54,17 @@ def read_config(folder: Path) -> ModelConfig:
             num_layers=data["num_hidden_layers"],
             num_heads=data["num_attention_heads"],
             num_kv_heads=data.get("num_key_value_heads") or data["num_attention_heads"],
-            head_dim=data.get("head_dim") or data["hidden_size"] // data["num_attention_heads"],
+            # Qwen3's head size does not follow from the others, so it must be there.
+            head_dim=data["head_dim"]
+            if has_qk_norm
+            else data.get("head_dim") or data["hidden_size"] // data["num_attention_heads"],
             rms_norm_eps=data["rms_norm_eps"],
             rope_theta=data.get("rope_theta") or rope.get("rope_theta") or 10000.0,
             context_length=data["max_position_embeddings"],
             has_tied_embeddings=bool(data.get("tie_word_embeddings", False)),
             eos_token_ids=_eos_token_ids(folder, data),
+            has_qkv_bias=architecture == "Qwen2ForCausalLM",
+            has_qk_norm=has_qk_norm,
         )
     except KeyError as error:
         raise ModelError(f"{folder}/config.json: {error.args[0]} is missing") from error
@@ -69,11 +81,17 @@ def _refuse_unsupported(folder: Path, data: dict[str, Any]) -> None:
         "attention_bias": data.get("attention_bias") or None,
         "mlp_bias": data.get("mlp_bias") or None,
         "hidden_act": data.get("hidden_act") if data.get("hidden_act", "silu") != "silu" else None,
+        "sliding window": data.get("sliding_window") if _has_sliding_window(data) else None,
         "quantization_config": "present" if data.get("quantization_config") else None,
     }
     for what, value in found.items():
         if value is not None:
             raise ModelError(f"{folder}/config.json: {what} {value!r} is not supported")
+
+
+def _has_sliding_window(data: dict[str, Any]) -> bool:
+    """Whether some layer would not see the whole context; most Qwen2 files name a window that is switched off."""
+    return bool(data.get("use_sliding_window")) or "sliding_attention" in (data.get("layer_types") or ())
 
 
 def _eos_token_ids(folder: Path, data: dict[str, Any]) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,6 +12,8 @@ from outrider.core import SpecStats
 from outrider.engine.attention import Segment
 from outrider.engine.cache_pool import CachePool
 from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DrafterSources, DraftOptions
+from outrider.engine.grammar import GrammarCompiler
+from outrider.engine.logprobs import TokenLogprob, token_logprobs
 from outrider.engine.model import LlamaModel
 from outrider.engine.scheduler import Scheduler, Work
 from outrider.engine.sequence import Finish, GenerateRequest, Sequence, SequenceState
@@ -50,6 +52,13 @@ class Output:
     """On the last output: faults inside the drafter, after the first of which the request had no drafts."""
     num_cached: int = 0
     """Prompt tokens that did not have to be computed."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One per token, when they were asked for."""
+
+    def merged(self, later: Output) -> Output:
+        """This output and the one that followed it."""
+        token_ids, logprobs = self.token_ids + later.token_ids, self.logprobs + later.logprobs
+        return replace(later, text=self.text + later.text, token_ids=token_ids, logprobs=logprobs)
 
 
 class Engine:
@@ -67,6 +76,8 @@ class Engine:
                 f"{self.model.config.vocab_size}"
             )
         self.drafters = DrafterSources(self.model, self.tokenizer, options)
+        config = self.model.config
+        self.grammars = GrammarCompiler(self.tokenizer, config.vocab_size, config.eos_token_ids)
         self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows, limits.max_step_rows)
 
     @property
@@ -89,7 +100,9 @@ class Engine:
     def add(self, request: GenerateRequest) -> None:
         """Queue a checked request."""
         drafter = self.drafters.make(request)
-        self.scheduler.add(Sequence(request, Detokenizer(self.tokenizer), StopStrings(request.stop), drafter))
+        grammar = None if request.grammar is None else request.grammar.start()
+        stops = StopStrings(request.stop)
+        self.scheduler.add(Sequence(request, Detokenizer(self.tokenizer), stops, drafter, grammar))
 
     def abort(self, rid: str, finish: Finish) -> Output | None:
         """End a request now; its last output, or None when it is not here."""
@@ -133,7 +146,8 @@ class Engine:
         sequence, request = work.sequence, work.sequence.request
         noise = request.noise_at(sequence.num_output)
         history = History(request.prompt_ids, sequence.token_ids[len(request.prompt_ids) :])
-        verified = verify(Target(logits, request.law, history), noise, work.proposal)
+        masks = None if sequence.grammar is None else sequence.grammar.masks(work.proposal)
+        verified = verify(Target(logits, request.law, history, masks), noise, work.proposal)
         if sequence.state is SequenceState.PREFILLING:
             sequence.state = SequenceState.DECODING
         else:
@@ -142,4 +156,9 @@ class Engine:
         sequence.cache.keep(len(work.proposal), verified.path)
         before = len(sequence.token_ids)
         text = sequence.append(verified.token_ids)
-        return self._output(sequence, text, tuple(sequence.token_ids[before:]))
+        emitted = tuple(sequence.token_ids[before:])
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if request.num_top_logprobs is not None:
+            rows = [0, *(node + 1 for node in verified.path)][: len(emitted)]
+            logprobs = token_logprobs(logits[rows], emitted, request.num_top_logprobs)
+        return replace(self._output(sequence, text, emitted), logprobs=logprobs)

@@ -14,14 +14,14 @@ def has_fbgemm() -> bool:
     return "fbgemm" in torch.backends.quantized.supported_engines
 
 
-def pack(weight: torch.Tensor) -> Linear:
-    """weight [out, in] float32 -> a function of x [rows, in].
+def pack(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    """weight [out, in] and bias [out] float32 -> a function of x [rows, in].
 
     The packed form rounds weights to fp16 (checkpoints in fp16 lose nothing) and halves the memory that a step
     reads, which is what a decode step waits for. Plain fp32 is used when fp16 cannot hold the weights.
     """
     if not has_fbgemm() or not bool((weight.abs().max() < torch.finfo(torch.float16).max).all()):
-        return lambda x: torch.nn.functional.linear(x, weight)
-    packed = torch.ops.quantized.linear_prepack_fp16(weight.contiguous(), None)
+        return lambda x: torch.nn.functional.linear(x, weight, bias)
+    packed = torch.ops.quantized.linear_prepack_fp16(weight.contiguous(), bias)
     run = torch.ops.quantized.linear_dynamic_fp16.default
     return lambda x: run(x, packed)

@@ -1,4 +1,4 @@
-"""The Llama forward pass over the flattened rows of all running sequences; no row is padding."""
+"""The forward pass of Llama, Qwen2 and Qwen3 over the flattened rows of all running sequences; no row is padding."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class _Layer:
     post_norm: torch.Tensor
     gate_up: Linear
     down: Linear
+    qk_norm: torch.Tensor | None
+    """[heads + kv_heads, head_dim]: norm weights of each head of q and k, where the architecture has them."""
 
 
 class LlamaModel:
@@ -45,20 +47,34 @@ class LlamaModel:
     def _load_layer(self, weights: Weights, prefix: str) -> _Layer:
         c = self.config
         hidden, inner = c.hidden_size, c.intermediate_size
-        q_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-        query = weights.take(f"{prefix}self_attn.q_proj.weight", q_size, hidden)
-        key = weights.take(f"{prefix}self_attn.k_proj.weight", kv_size, hidden)
-        value = weights.take(f"{prefix}self_attn.v_proj.weight", kv_size, hidden)
         gate = weights.take(f"{prefix}mlp.gate_proj.weight", inner, hidden)
         up = weights.take(f"{prefix}mlp.up_proj.weight", inner, hidden)
         return _Layer(
             input_norm=weights.take(f"{prefix}input_layernorm.weight", hidden),
-            qkv=pack(torch.cat([_pair_up(query, c.head_dim), _pair_up(key, c.head_dim), value])),
-            output=pack(weights.take(f"{prefix}self_attn.o_proj.weight", hidden, q_size)),
+            qkv=self._load_qkv(weights, f"{prefix}self_attn."),
+            output=pack(weights.take(f"{prefix}self_attn.o_proj.weight", hidden, c.num_heads * c.head_dim)),
             post_norm=weights.take(f"{prefix}post_attention_layernorm.weight", hidden),
             gate_up=pack(torch.cat([gate, up])),
             down=pack(weights.take(f"{prefix}mlp.down_proj.weight", hidden, inner)),
+            qk_norm=self._load_qk_norm(weights, f"{prefix}self_attn.") if c.has_qk_norm else None,
         )
+
+    def _load_qkv(self, weights: Weights, prefix: str) -> Linear:
+        c = self.config
+        sizes = {"q": c.num_heads * c.head_dim, "k": c.num_kv_heads * c.head_dim, "v": c.num_kv_heads * c.head_dim}
+
+        def stacked(kind: str, *columns: int) -> torch.Tensor:
+            query, key, value = (
+                weights.take(f"{prefix}{n}_proj.{kind}", rows, *columns) for n, rows in sizes.items()
+            )
+            return torch.cat([_pair_up(query, c.head_dim), _pair_up(key, c.head_dim), value])
+
+        return pack(stacked("weight", c.hidden_size), stacked("bias") if c.has_qkv_bias else None)
+
+    def _load_qk_norm(self, weights: Weights, prefix: str) -> torch.Tensor:
+        c = self.config
+        query, key = (_pair_up(weights.take(f"{prefix}{n}_norm.weight", c.head_dim), c.head_dim) for n in "qk")
+        return torch.cat([query.expand(c.num_heads, -1), key.expand(c.num_kv_heads, -1)])
 
     @torch.inference_mode()
     def forward(self, segments: Seq[Segment], skip: frozenset[int] = frozenset()) -> torch.Tensor:
@@ -72,7 +88,7 @@ class LlamaModel:
         for i, layer in enumerate(self._layers):
             if i in skip:
                 continue
-            x = x + layer.output(attend(i, layer.qkv(F.rms_norm(x, width, layer.input_norm, eps))))
+            x = x + layer.output(attend(i, self._qkv(layer, F.rms_norm(x, width, layer.input_norm, eps))))
             gate, up = layer.gate_up(F.rms_norm(x, width, layer.post_norm, eps)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
         for segment in segments:
@@ -83,6 +99,16 @@ class LlamaModel:
         if len(rows) < x.shape[0]:
             x = x[rows]
         return self._head(F.rms_norm(x, width, self._norm, eps))
+
+    def _qkv(self, layer: _Layer, x: torch.Tensor) -> torch.Tensor:
+        """x [R, hidden] -> [R, (heads + 2 kv_heads) * head_dim], before rotation."""
+        qkv = layer.qkv(x)
+        if layer.qk_norm is not None:
+            num_normed, head_dim = layer.qk_norm.shape
+            heads = qkv.view(x.shape[0], -1, head_dim)[:, :num_normed]
+            # A norm without weights, because they differ between the heads of q and of k.
+            heads.copy_(F.rms_norm(heads, (head_dim,), None, self.config.rms_norm_eps) * layer.qk_norm)
+        return qkv
 
 
 def _logit_rows(segments: Seq[Segment]) -> list[int]:
@@ -95,9 +121,11 @@ def _logit_rows(segments: Seq[Segment]) -> list[int]:
 
 
 def _pair_up(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Reorder each head's rows from halves to adjacent rotary pairs; dot products stay the same."""
-    columns = weight.shape[1]
-    return weight.view(-1, 2, head_dim // 2, columns).transpose(1, 2).reshape(-1, columns)
+    """Reorder each head's rows from halves to adjacent rotary pairs; dot products stay the same.
+
+    weight [heads * head_dim, ...]: a matrix, its bias or a norm's weights, which must all follow one order.
+    """
+    return weight.view(-1, 2, head_dim // 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
 def _rotations(config: ModelConfig) -> torch.Tensor:

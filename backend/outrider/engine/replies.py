@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import orjson
 
 from outrider.core import SpecStats
 from outrider.engine.engine import Output
+from outrider.engine.logprobs import TokenLogprob, chat_logprobs, completion_logprobs, generate_logprobs
 from outrider.engine.protocol import Parsed
 from outrider.engine.sequence import Finish
 from outrider.errors import APIError
@@ -55,6 +56,7 @@ class Answer:
     stats: SpecStats | None = None
     num_drafter_failures: int = 0
     num_cached: int = 0
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def add(self, output: Output) -> None:
         self.text += output.text
@@ -63,6 +65,7 @@ class Answer:
         self.stats = output.stats
         self.num_drafter_failures = output.num_drafter_failures
         self.num_cached = output.num_cached
+        self.logprobs.extend(output.logprobs)
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -105,6 +108,14 @@ class Shape:
     """Part of the choice that carries one step's text."""
     opening: dict[str, Any] | None
     closing: dict[str, Any]
+    logprobs: Callable[[Answer, Sequence[TokenLogprob]], dict[str, Any]]
+    """The choice's log probabilities of the answer's last tokens."""
+
+
+def _completion_logprobs(answer: Answer, last: Sequence[TokenLogprob]) -> dict[str, Any]:
+    text = answer.parsed.token_text
+    earlier = answer.logprobs[: len(answer.logprobs) - len(last)]
+    return completion_logprobs(last, text, sum(len(text(t.token_id)) for t in earlier))
 
 
 CHAT = Shape(
@@ -114,6 +125,7 @@ CHAT = Shape(
     delta=lambda text: {"delta": {"content": text}},
     opening={"delta": {"role": "assistant", "content": ""}},
     closing={"delta": {}},
+    logprobs=lambda answer, last: chat_logprobs(last, answer.parsed.token_text),
 )
 COMPLETION = Shape(
     name="text_completion",
@@ -122,12 +134,14 @@ COMPLETION = Shape(
     delta=lambda text: {"text": text},
     opening=None,
     closing={"text": ""},
+    logprobs=_completion_logprobs,
 )
 
 
 def whole_body(answer: Answer, shape: Shape) -> dict[str, Any]:
     """The answer of a request that does not stream."""
-    choice = {"index": 0, **shape.whole(answer.text), "logprobs": None, **answer._ended()}
+    logprobs = _logprobs(answer, shape, answer.logprobs)
+    choice = {"index": 0, **shape.whole(answer.text), "logprobs": logprobs, **answer._ended()}
     body = {**_head(answer, shape.name), "choices": [choice], "usage": answer.usage}
     return body if answer.sglext is None else {**body, "sglext": answer.sglext}
 
@@ -136,8 +150,16 @@ def opening_events(answer: Answer, shape: Shape) -> bytes:
     return b"" if shape.opening is None else _chunk(answer, shape, shape.opening)
 
 
-def delta_events(answer: Answer, shape: Shape, text: str) -> bytes:
-    return _chunk(answer, shape, shape.delta(text)) if text else b""
+def delta_events(answer: Answer, shape: Shape, output: Output) -> bytes:
+    """A chunk for the output that was just added; tokens whose text is held back still have log probabilities."""
+    if not output.text and not output.logprobs:
+        return b""
+    part = shape.delta(output.text) | {"logprobs": _logprobs(answer, shape, output.logprobs)}
+    return _chunk(answer, shape, part)
+
+
+def _logprobs(answer: Answer, shape: Shape, last: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    return None if answer.parsed.request.num_top_logprobs is None else shape.logprobs(answer, last)
 
 
 def closing_events(answer: Answer, shape: Shape) -> bytes:
@@ -157,7 +179,7 @@ def _head(answer: Answer, name: str) -> dict[str, Any]:
 
 def _chunk(answer: Answer, shape: Shape, part: dict[str, Any], ended: dict[str, Any] | None = None) -> bytes:
     ended = ended or {"finish_reason": None, "matched_stop": None}
-    choice = {"index": 0, **part, "logprobs": None, **ended}
+    choice = {"index": 0, "logprobs": None, **part, **ended}
     return event({**_head(answer, shape.chunk_name), "choices": [choice]})
 
 
@@ -175,6 +197,10 @@ def generate_body(answer: Answer) -> dict[str, Any]:
         meta |= spec_details(answer.stats, len(answer.token_ids))
     if answer.num_drafter_failures:
         meta["num_drafter_failures"] = answer.num_drafter_failures
+    num_top = answer.parsed.request.num_top_logprobs
+    if num_top is not None:
+        text = answer.parsed.token_text if answer.parsed.has_logprob_texts else None
+        meta |= generate_logprobs(answer.logprobs, text, has_top=num_top > 0)
     return {"text": answer.text, "output_ids": answer.token_ids, "meta_info": meta}
 
 

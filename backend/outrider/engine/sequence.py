@@ -7,6 +7,7 @@ from enum import Enum
 
 from outrider.core import SpecStats
 from outrider.engine.drafters.guarded import GuardedDrafter
+from outrider.engine.grammar import Grammar, GrammarState
 from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.stops import StopStrings
 from outrider.engine.tokenizer import Detokenizer
@@ -35,6 +36,9 @@ class GenerateRequest:
     """Only requests of equal salt reuse each other's cached beginnings; with one, they learn from answers too."""
     deadline_s: float | None = None
     """On the monotonic clock; the request ends there, waiting or running."""
+    grammar: Grammar | None = None
+    num_top_logprobs: int | None = None
+    """Most probable tokens reported beside each emitted one; None when no log probabilities were asked for."""
     is_seeded: bool = True
     """Whether the caller gave the seed: then the text depends on nothing but it and the target's law."""
 
@@ -76,6 +80,7 @@ class Sequence:
     stops: StopStrings
     drafter: GuardedDrafter | None
     """None when the plan is off."""
+    grammar: GrammarState | None = None
     state: SequenceState = SequenceState.WAITING
     cache: SequenceCache | None = None
     token_ids: list[int] = field(default_factory=list)
@@ -124,7 +129,8 @@ class Sequence:
         """Draft tokens for the next step, never more than could still be emitted before the last one."""
         if self.drafter is None:
             return NO_DRAFT
-        return self.drafter.propose(min(self.request.plan.k, self.num_remaining - 1))
+        proposal = self.drafter.propose(min(self.request.plan.k, self.num_remaining - 1))
+        return proposal if self.grammar is None else self.grammar.prune(proposal)
 
     def count_verify(self, num_proposed: int, num_accepted: int) -> None:
         if self.drafter is None:
@@ -137,6 +143,9 @@ class Sequence:
         """Take emitted tokens up to the one that ends the answer; returns the text that may be shown."""
         text = ""
         for token_id in emitted:
+            if self.grammar is not None and not self.grammar.accept(token_id):
+                self._end(Finish("abort", message=f"the grammar cannot go on: {self.grammar.error}", status=500))
+                return text + self.stops.flush()
             self.token_ids.append(token_id)
             if self.drafter is not None:
                 self.drafter.observe(token_id)
@@ -146,6 +155,8 @@ class Sequence:
                 text += self.stops.append(self.detokenizer.append(token_id))
                 if self.stops.matched is not None:
                     self._end(Finish("stop", matched=self.stops.matched))
+                elif self.grammar is not None and self.grammar.is_complete:
+                    self._end(Finish("stop"))
                 elif self.num_remaining == 0:
                     self._end(Finish("length"))
             if self.finish is not None:

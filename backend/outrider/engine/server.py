@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +128,12 @@ class EngineServer:
             self._loop.abort(rid, finish)
         return web.Response()
 
+    async def _parsed(self, request: web.Request, parse: Parse) -> Parsed:
+        """In a thread of its own: a grammar may take a second to compile, for which no stream may wait."""
+        return await asyncio.to_thread(parse, await _body(request), self._engine)
+
     async def _generate(self, request: web.Request) -> web.StreamResponse:
-        parsed = parse_generate(await _body(request), self._engine)
+        parsed = await self._parsed(request, parse_generate)
         async with self._loop.generate(parsed.request) as stream:
             answer = replies.Answer(parsed, self._options.served_model_name)
             if not parsed.is_stream:
@@ -144,7 +148,7 @@ class EngineServer:
 
     def _openai(self, parse: Parse, shape: replies.Shape) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
-            parsed = parse(await _body(request), self._engine)
+            parsed = await self._parsed(request, parse)
             async with self._loop.generate(parsed.request) as stream:
                 answer = replies.Answer(parsed, self._options.served_model_name)
                 if parsed.is_stream:
@@ -165,7 +169,7 @@ async def _stream_openai(
     events = replies.opening_events(answer, shape)
     while True:
         answer.add(output)
-        events += replies.delta_events(answer, shape, output.text)
+        events += replies.delta_events(answer, shape, output)
         if answer.finish is not None:
             await response.write(events + replies.closing_events(answer, shape))
             return response
@@ -185,8 +189,7 @@ async def _next_output(stream: Stream) -> Output:
     """What has happened since the last look, merged: a slow reader gets one larger piece, not a growing queue."""
     merged = await stream.get()
     while merged.finish is None and not stream.empty():
-        later = stream.get_nowait()
-        merged = replace(later, text=merged.text + later.text, token_ids=merged.token_ids + later.token_ids)
+        merged = merged.merged(stream.get_nowait())
     return merged
 
 

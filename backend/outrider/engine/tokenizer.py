@@ -45,8 +45,16 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
+    def to_json(self) -> str:
+        """The whole tokenizer, as tokenizer.json has it."""
+        return self._tokenizer.to_str()
+
     def decode(self, token_ids: Seq[int]) -> str:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    def token_text(self, token_id: int) -> str:
+        """One token alone, special ones too; U+FFFD stands for a part of a character."""
+        return self._tokenizer.decode([token_id], skip_special_tokens=False)
 
     def encode_chat(self, messages: Seq[dict[str, Any]]) -> list[int]:
         """Tokens of a conversation up to where the assistant's answer begins; InvalidRequest when it cannot be."""

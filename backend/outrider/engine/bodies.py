@@ -1,0 +1,268 @@
+"""Request bodies of the engine's routes, checked field by field; knows no engine.
+
+What the engine does not do is refused by name; what has no bearing on the text is accepted; what nobody here knows is
+let through, as SGLang does, and reported as ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from outrider.engine.grammar import GrammarKind
+from outrider.engine.logprobs import MAX_TOP_LOGPROBS
+from outrider.errors import InvalidRequest
+from outrider.speculation.target import SamplingLaw
+
+#: Fields that would change the answer and are not implemented, with the values that ask for nothing.
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "n": (1,), "best_of": (1,), "echo": (False,), "suffix": ("",), "logprob_start_len": (-1,),
+    "token_ids_logprob": (),
+    "min_tokens": (0,), "min_new_tokens": (0,), "stop_regex": ("", []), "tools": ([],), "functions": ([],),
+    "tool_choice": ("none", "auto"), "function_call": ("none", "auto"),
+    "structural_tag": (), "modalities": (["text"],),
+    "audio": (), "web_search_options": (), "lora_path": (), "custom_logit_processor": (), "input_embeds": (),
+    "image_data": ([],), "session_params": (), "chat_template_kwargs": ({},),
+    "return_token_ids": (False,), "return_hidden_states": (False,), "return_meta_info": (False,), "beam_width": (1,),
+    "skip_special_tokens": (True,), "spaces_between_special_tokens": (True,), "no_stop_trim": (False,),
+    "stream_interval": (1,), "continue_final_message": (False,), "add_generation_prompt": (True,),
+}  # fmt: skip
+
+#: Fields that cannot change the text of this engine: labels.
+_WITHOUT_EFFECT = frozenset({
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
+    "session_id", "custom_labels", "separate_reasoning", "stream_reasoning",
+    "return_cached_tokens_details",
+})  # fmt: skip
+
+BodyT = TypeVar("BodyT", bound="_Body")
+_FIELD = re.compile(r"(?!(str|int|list|dict)$)[a-z_]+")
+_MAX_STOPS = 16
+TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: Any) -> Any:
+        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
+
+
+class SamplingFields(_Body):
+    """Sampling fields that all routes share."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1)] = -1
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    stop: str | list[Annotated[str, Field(min_length=1)]] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+    logit_bias: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] = {}
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    custom_params: dict[str, Any] = {}
+
+    @field_validator("stop")
+    @classmethod
+    def _few_stops(cls, value: str | list[str]) -> list[str]:
+        stops = [value] if isinstance(value, str) and value else list(value)
+        if len(stops) > _MAX_STOPS:
+            raise ValueError(f"at most {_MAX_STOPS} stop strings are allowed")
+        return stops
+
+    @property
+    def law(self) -> SamplingLaw:
+        # SGLang's own spelling of "all tokens" is -1.
+        return SamplingLaw(
+            self.temperature, max(self.top_k, 0), self.top_p, self.min_p,
+            self.repetition_penalty, self.frequency_penalty, self.presence_penalty,
+            tuple(sorted((int(token), bias) for token, bias in self.logit_bias.items())),
+        )  # fmt: skip
+
+    @property
+    def grammars(self) -> list[GrammarField]:
+        """Every grammar that the fields name; a request may have one."""
+        texts: tuple[tuple[GrammarKind, str, str | None], ...] = (
+            ("json", "json_schema", self.json_schema), ("regex", "regex", self.regex), ("ebnf", "ebnf", self.ebnf),
+        )  # fmt: skip
+        return [GrammarField(kind, text, name) for kind, name, text in texts if text is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarField:
+    """A grammar of a request, and the field that holds it."""
+
+    kind: GrammarKind
+    text: str
+    param: str
+
+
+class JsonSchema(_Body):
+    """`strict` makes no difference: every answer follows its schema."""
+
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+    name: str = ""
+    description: str = ""
+    strict: bool = True
+
+
+class ResponseFormat(_Body):
+    """OpenAI's `response_format`."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema is needed by the type json_schema and by no other")
+        return self
+
+
+class StreamOptions(_Body):
+    include_usage: bool = False
+
+
+class TextPart(_Body):
+    type: Literal["text"]
+    text: str
+
+
+def joined(content: str | list[TextPart]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+class Prediction(_Body):
+    """What the caller expects as the answer, as OpenAI's predicted outputs give it."""
+
+    type: Literal["content"]
+    content: str | list[TextPart]
+
+
+class CacheFields(_Body):
+    """Who shares cached beginnings with whom; both of SGLang's fields isolate."""
+
+    cache_salt: str = ""
+    extra_key: str = ""
+
+    @property
+    def salt(self) -> str:
+        """Empty when both are; the length keeps two pairs from reading the same."""
+        either = self.cache_salt + self.extra_key
+        return f"{len(self.cache_salt)}:{either}" if either else ""
+
+
+class OpenAIBody(SamplingFields, CacheFields):
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    seed: int | None = None
+    rid: str | None = None
+    return_spec_tokens_details: bool = False
+    response_format: ResponseFormat = ResponseFormat()
+    prediction: Prediction | None = None
+
+    @property
+    def grammars(self) -> list[GrammarField]:
+        found = super().grammars
+        if self.response_format.json_schema is not None:
+            schema = orjson.dumps(self.response_format.json_schema.schema_)
+            found.append(GrammarField("json", schema.decode(), "response_format.json_schema.schema"))
+        elif self.response_format.type == "json_object":
+            found.append(GrammarField("json", '{"type": "object"}', "response_format"))
+        return found
+
+
+class Message(_Body):
+    """One message; content that is not text is refused, and so are tool calls, which the templates would drop."""
+
+    role: Annotated[str, Field(min_length=1)]
+    content: str | list[TextPart] = ""
+    tool_calls: Annotated[list[Any], Field(max_length=0)] = []
+
+    def for_template(self) -> dict[str, str]:
+        return {"role": self.role, "content": joined(self.content)}
+
+
+class ChatBody(OpenAIBody):
+    """/v1/chat/completions"""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool = False
+    top_logprobs: TopLogprobs = 0
+
+
+class CompletionBody(OpenAIBody):
+    """/v1/completions"""
+
+    prompt: str | list[int] | list[str]
+    max_tokens: Annotated[int, Field(ge=1)] = 16
+    logprobs: TopLogprobs | None = None
+
+
+class SamplingParams(SamplingFields):
+    """`sampling_params` of /generate; SGLang refuses unknown keys here, and so does this engine."""
+
+    max_new_tokens: Annotated[int, Field(ge=1)] = 128
+    sampling_seed: int | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> SamplingParams:
+        unknown = sorted(set(self.model_extra or ()) - set(_NEUTRAL))
+        if unknown:
+            raise ValueError(f"unknown key {unknown[0]!r}")
+        return self
+
+
+class GenerateBody(CacheFields):
+    """/generate"""
+
+    text: str | None = None
+    input_ids: list[int] | None = None
+    sampling_params: SamplingParams = SamplingParams()
+    stream: bool = False
+    rid: str | None = None
+    return_logprob: bool = False
+    top_logprobs_num: TopLogprobs = 0
+    return_text_in_logprobs: bool = False
+
+
+def refuse(extra: Mapping[str, Any] | None, prefix: str = "") -> list[str]:
+    """Names of fields that are let through and ignored; InvalidRequest for one that would change the answer."""
+    ignored = []
+    for name, value in (extra or {}).items():
+        if name in _NEUTRAL:
+            if not any(value == neutral and type(value) is type(neutral) for neutral in _NEUTRAL[name]):
+                raise InvalidRequest(
+                    f"{prefix}{name} is not supported by the embedded engine", param=f"{prefix}{name}"
+                )
+        elif name not in _WITHOUT_EFFECT:
+            ignored.append(f"{prefix}{name}")
+    return ignored
+
+
+def validated(kind: type[BodyT], data: object) -> BodyT:
+    if not isinstance(data, dict):
+        raise InvalidRequest("the body must be a JSON object", param="body")
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        # Of a union's branches, the one that went deepest is the one that the caller meant.
+        first = max(error.errors(include_url=False), key=lambda problem: len(problem["loc"]))
+        # Branch names of unions are ours, not the caller's: keep field names and list positions.
+        parts = [str(part) for part in first["loc"] if isinstance(part, int) or _FIELD.fullmatch(part)]
+        raise InvalidRequest(first["msg"], param=".".join(parts) or "body") from error
