@@ -165,7 +165,7 @@ def test_the_answer_ends_with_the_grammar(toy: Path) -> None:
     engine = Engine(toy, EngineLimits(context_length=512))
     grammar = engine.grammars.compile("regex", "ABCD")
     for plan in PLANS:
-        request = GenerateRequest("a", PROMPT, SamplingLaw(0.0), 40, plan, 0, (), frozenset({EOS}), grammar)
+        request = GenerateRequest("a", PROMPT, SamplingLaw(0.0), 40, plan, 0, (), frozenset({EOS}), grammar=grammar)
         assert run(engine, [request])["a"][:2] == ("ABCD", Finish("stop"))
 
 
@@ -175,7 +175,7 @@ def test_drafts_that_break_the_grammar_are_never_verified(toy: Path) -> None:
     grammar = engine.grammars.compile("regex", "(AB|CD){8}")
     prompt = ids("ABCABDABCDACDB" * 4)
     plan = Plan("ngram", 8)
-    engine.add(GenerateRequest("a", prompt, SamplingLaw(0.0), 40, plan, 0, (), frozenset({EOS}), grammar))
+    engine.add(GenerateRequest("a", prompt, SamplingLaw(0.0), 40, plan, 0, (), frozenset({EOS}), grammar=grammar))
     engine.add(GenerateRequest("free", prompt, SamplingLaw(0.0), 16, plan, 0))
     num_proposed = {"a": 0, "free": 0}
     num_misfits = {"a": 0, "free": 0}
