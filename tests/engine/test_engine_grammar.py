@@ -244,7 +244,9 @@ def test_every_answer_under_a_schema_is_valid(model_folder: Path) -> None:
         for k in (0, 2, 8):
             plan = Plan("ngram", k) if k else PLAN_OFF
             rid = f"{name} {temperature} {k}"
-            requests.append(GenerateRequest(rid, prompt, SamplingLaw(temperature), 200, plan, 7, (), eos, grammar=grammar))
+            requests.append(
+                GenerateRequest(rid, prompt, SamplingLaw(temperature), 200, plan, 7, (), eos, grammar=grammar)
+            )
     ended = run(engine, requests)
     for rid, (text, finish, _) in ended.items():
         assert finish == Finish("stop") and fits_schema(text), (rid, text)

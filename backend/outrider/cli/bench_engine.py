@@ -72,7 +72,12 @@ class EngineArm:
         eos = frozenset(self._engine.model.config.eos_token_ids)
         law = SamplingLaw(prompt.temperature)
         start = time.perf_counter()
-        self._engine.add(GenerateRequest("bench", prompt_ids, law, prompt.max_tokens, plan, SEED, (), eos))
+        # A salt of its own keeps a run from finding its prompt in the cache of the one before.
+        salt = f"{arm} {number}"
+        request = GenerateRequest(
+            "bench", prompt_ids, law, prompt.max_tokens, plan, SEED, stop_token_ids=eos, cache_salt=salt
+        )
+        self._engine.add(request)
         times, text, num_tokens, stats = [], "", 0, None
         while self._engine.has_work:
             for output in self._engine.step():
