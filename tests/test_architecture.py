@@ -17,12 +17,13 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "backend" / "outrider"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-#: Leaves that every package may use: a version string, and the cutting of event streams.
-LEAVES = {"version", "sse"}
+#: Leaves that every package may use: a version string, the cutting of event streams, the cost table.
+LEAVES = {"version", "sse", "cost"}
 #: Package -> packages of ours that it may import; `policy.plan` is the part of the policy that others may know.
 ALLOWED = {
     "version": set(),
     "sse": set(),
+    "cost": set(),
     "core": set(),
     "errors": set(),
     "config": {"errors", "core"},

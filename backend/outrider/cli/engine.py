@@ -32,19 +32,22 @@ def engine(  # noqa: PLR0913 - one parameter per flag
 
     from outrider.engine.drafters.sources import DraftOptions
     from outrider.engine.engine import EngineLimits
+    from outrider.engine.profile import table_path
     from outrider.engine.pull import locate
     from outrider.engine.server import ServerOptions, run
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if num_threads is not None:
         torch.set_num_threads(num_threads)
+    folder = locate(model, cache_dir())
     options = ServerOptions(
-        model=locate(model, cache_dir()),
+        model=folder,
         served_model_name=served_model_name or Path(model).name,
         host=host,
         port=port,
         limits=EngineLimits(max_running, max_total_tokens, context_length),
         drafting=DraftOptions(locate(draft_model, cache_dir()) if draft_model else None, layer_skip),
+        cost_table=table_path(folder, cache_dir()),
         exits_with_stdin=exit_with_stdin,
     )
     log = logging.getLogger("outrider.engine")

@@ -9,6 +9,7 @@ import typer
 from outrider.cli import bench, model, policy
 from outrider.cli.demo import demo
 from outrider.cli.engine import engine
+from outrider.cli.profile import profile
 from outrider.cli.serve import serve
 from outrider.cli.speedup import speedup
 from outrider.version import __version__
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(demo)
 app.command()(engine)
+app.command()(profile)
 app.command()(speedup)
 app.add_typer(bench.app, name="bench")
 app.add_typer(policy.app, name="policy")

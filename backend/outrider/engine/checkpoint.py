@@ -126,6 +126,8 @@ class Weights:
         else:
             files = ["model.safetensors"]
         self._tensors: dict[str, torch.Tensor] = {}
+        self.num_taken = 0
+        """Parameters taken so far."""
         for file in files:
             self._read(folder / file)
 
@@ -146,4 +148,5 @@ class Weights:
             raise ModelError(f"{self._folder}: tensor {name} is missing")
         if tuple(tensor.shape) != shape:
             raise ModelError(f"{self._folder}: tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
+        self.num_taken += tensor.numel()
         return tensor.float()

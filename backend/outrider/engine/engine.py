@@ -9,8 +9,10 @@ from pathlib import Path
 import torch
 
 from outrider.core import SpecStats
+from outrider.cost import CostTable
 from outrider.engine.attention import Segment
 from outrider.engine.cache_pool import CachePool
+from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DrafterSources, DraftOptions
 from outrider.engine.grammar import GrammarCompiler
 from outrider.engine.logprobs import TokenLogprob, token_logprobs
@@ -64,7 +66,14 @@ class Output:
 class Engine:
     """Weights, cache and sequences of one model. Not thread-safe: one thread owns it."""
 
-    def __init__(self, folder: Path, limits: EngineLimits, options: DraftOptions = DEFAULT_OPTIONS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limits: EngineLimits,
+        options: DraftOptions = DEFAULT_OPTIONS,
+        cost: CostTable | None = None,
+    ) -> None:
+        """With a cost table, drafts that do not pay for their rows are not verified."""
         self.model = LlamaModel(folder)
         self.tokenizer = Tokenizer(folder)
         own = self.model.config.context_length
@@ -78,7 +87,7 @@ class Engine:
         self.drafters = DrafterSources(self.model, self.tokenizer, options)
         config = self.model.config
         self.grammars = GrammarCompiler(self.tokenizer, config.vocab_size, config.eos_token_ids)
-        self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows, limits.max_step_rows)
+        self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows, limits.max_step_rows, cost)
 
     @property
     def has_work(self) -> bool:
@@ -97,9 +106,9 @@ class Engine:
                 param=param,
             )
 
-    def add(self, request: GenerateRequest) -> None:
-        """Queue a checked request."""
-        drafter = self.drafters.make(request)
+    def add(self, request: GenerateRequest, drafter: GuardedDrafter | None = None) -> None:
+        """Queue a checked request, with its plan's drafter unless another is given."""
+        drafter = drafter or self.drafters.make(request)
         grammar = None if request.grammar is None else request.grammar.start()
         stops = StopStrings(request.stop)
         self.scheduler.add(Sequence(request, Detokenizer(self.tokenizer), stops, drafter, grammar))

@@ -43,6 +43,7 @@ class LlamaModel:
             head = weights.take("lm_head.weight", config.vocab_size, config.hidden_size)
         self._head = pack(head)
         self._rotations = _rotations(config)
+        self.num_parameters = weights.num_taken
 
     def _load_layer(self, weights: Weights, prefix: str) -> _Layer:
         c = self.config

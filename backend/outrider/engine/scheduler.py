@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from outrider.cost import CostTable
 from outrider.engine.cache_pool import CachePool
 from outrider.engine.sequence import Finish, Sequence, SequenceState
+from outrider.engine.trim import trim
 from outrider.speculation.proposal import NO_DRAFT, Proposal
 
 
@@ -28,11 +30,19 @@ class Scheduler:
     out, the newest running sequence goes back to the front of the queue and is computed again later.
     """
 
-    def __init__(self, pool: CachePool, max_running: int, max_prefill_rows: int, max_step_rows: int) -> None:
+    def __init__(
+        self,
+        pool: CachePool,
+        max_running: int,
+        max_prefill_rows: int,
+        max_step_rows: int,
+        cost: CostTable | None = None,
+    ) -> None:
         self._pool = pool
         self._max_running = max_running
         self._max_prefill_rows = max_prefill_rows
         self._max_step_rows = max_step_rows
+        self._cost = cost
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self.num_preemptions = 0
@@ -58,8 +68,7 @@ class Scheduler:
             self._start_waiting()
         prefill = self._prefill_work()
         decoding = [s for s in self._running if s.state is SequenceState.DECODING]
-        num_rows = len(decoding) + sum(len(work.token_ids) for work in prefill)
-        return self._decode_work(decoding, max(0, self._max_step_rows - num_rows)) + prefill
+        return self._decode_work(decoding, sum(len(work.token_ids) for work in prefill)) + prefill
 
     def settle(self, work: list[Work]) -> None:
         """After a step: what it committed may be reused, and finished sequences give back what they hold."""
@@ -148,13 +157,13 @@ class Scheduler:
         is_last = start + count == len(sequence.token_ids)
         return Work(sequence, tuple(sequence.token_ids[start : start + count]), NO_DRAFT, 1 if is_last else 0)
 
-    def _decode_work(self, decoding: list[Sequence], num_draft_rows: int) -> list[Work]:
+    def _decode_work(self, decoding: list[Sequence], num_prompt_rows: int) -> list[Work]:
         """Drafts are cut from behind, by number alone: which tokens they are has no say in what is verified."""
         proposals = [sequence.propose() for sequence in decoding]
+        budget = max(0, self._max_step_rows - len(decoding) - num_prompt_rows)
+        counts = self._worthwhile(decoding, shares([len(p) for p in proposals], budget), num_prompt_rows)
         work = []
-        for sequence, proposal, share in zip(
-            decoding, proposals, shares([len(p) for p in proposals], num_draft_rows), strict=True
-        ):
+        for sequence, proposal, share in zip(decoding, proposals, counts, strict=True):
             assert sequence.cache is not None
             room = self._pool.largest(sequence.cache) - sequence.cache.length - 1
             kept = proposal.first(min(share, room))
@@ -162,6 +171,15 @@ class Scheduler:
             assert has_grown, (sequence.request.rid, len(kept), room)
             work.append(Work(sequence, (sequence.token_ids[-1], *kept.token_ids), kept, len(kept) + 1))
         return work
+
+    def _worthwhile(self, decoding: list[Sequence], counts: list[int], num_prompt_rows: int) -> list[int]:
+        """How many of these drafts are expected to pay for their rows, by the measured cost of a round."""
+        cost = self._cost
+        if cost is None or not any(counts):
+            return counts
+        context = sum(len(sequence.token_ids) for sequence in decoding) / len(decoding)
+        acceptance = [sequence.acceptance for sequence in decoding]
+        return trim(counts, acceptance, lambda rows: cost.at(len(decoding), rows, context), num_prompt_rows)
 
     def _free(self, sequence: Sequence) -> None:
         assert sequence.cache is not None

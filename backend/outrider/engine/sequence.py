@@ -16,6 +16,9 @@ from outrider.speculation.noise import Noise
 from outrider.speculation.proposal import NO_DRAFT, Proposal
 from outrider.speculation.target import SamplingLaw
 
+#: What is assumed of a drafter before its first step, and how many draft tokens that assumption is worth.
+PRIOR_ACCEPTANCE, PRIOR_WEIGHT = 0.6, 4.0
+
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
@@ -89,6 +92,8 @@ class Sequence:
     """Prompt tokens that were found in the cache; None before the first start."""
     finish: Finish | None = None
     num_proposed: int = 0
+    num_rejections: int = 0
+    """Verify steps in which a draft token was rejected."""
     histogram: list[int] = field(default_factory=list)
     """Entry i counts verify steps with i accepted drafts; empty when the plan is off."""
 
@@ -122,6 +127,16 @@ class Sequence:
         )
 
     @property
+    def acceptance(self) -> float:
+        """Estimated chance that a draft token is accepted when those before it were; from earlier steps only.
+
+        Each step shows its accepted drafts and at most one rejection: what was not reached says nothing.
+        """
+        num_accepted = sum(i * n for i, n in enumerate(self.histogram))
+        seen = num_accepted + self.num_rejections
+        return (num_accepted + PRIOR_ACCEPTANCE * PRIOR_WEIGHT) / (seen + PRIOR_WEIGHT)
+
+    @property
     def num_drafter_failures(self) -> int:
         return 0 if self.drafter is None else self.drafter.num_failures
 
@@ -136,6 +151,7 @@ class Sequence:
         if self.drafter is None:
             return
         self.num_proposed += num_proposed
+        self.num_rejections += num_accepted < num_proposed
         self.histogram.extend([0] * (num_accepted + 1 - len(self.histogram)))
         self.histogram[num_accepted] += 1
 

@@ -21,6 +21,7 @@ from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DraftOptions
 from outrider.engine.engine import Engine, EngineLimits, Output
 from outrider.engine.loop import EngineLoop, Stream
 from outrider.engine.metrics import EngineMetrics
+from outrider.engine.profile import read_table
 from outrider.engine.protocol import Parsed, parse_chat, parse_completion, parse_generate
 from outrider.engine.sequence import Finish
 from outrider.errors import APIError, ConfigError, InvalidRequest, ServiceError
@@ -39,6 +40,8 @@ class ServerOptions:
     port: int = 0
     limits: EngineLimits = field(default_factory=EngineLimits)
     drafting: DraftOptions = DEFAULT_OPTIONS
+    cost_table: Path | None = None
+    """Where `outrider profile` keeps the cost table of this model on this machine; it need not be there."""
     exits_with_stdin: bool = False
     """Stop when standard input ends: a parent that holds the other end and dies leaves no orphan."""
 
@@ -247,7 +250,10 @@ async def serving(options: ServerOptions) -> AsyncIterator[str]:
     ModelError when the model cannot be served, ConfigError when the address cannot be listened on.
     """
     metrics = EngineMetrics()
-    loop = await EngineLoop.start(lambda: Engine(options.model, options.limits, options.drafting), metrics.observe)
+    cost = None if options.cost_table is None else read_table(options.cost_table)
+    loop = await EngineLoop.start(
+        lambda: Engine(options.model, options.limits, options.drafting, cost), metrics.observe
+    )
     # Without handler_cancellation a client that leaves would decode on to its last token.
     app = EngineServer(loop, metrics, options).app()
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)

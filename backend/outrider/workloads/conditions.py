@@ -7,8 +7,8 @@ import platform
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
+from outrider.cost import cpu_name
 from outrider.version import __version__
 
 
@@ -17,7 +17,7 @@ def conditions(**extra: object) -> dict[str, object]:
     return {
         "command": " ".join(["outrider", *sys.argv[1:]]),
         "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "num_cores": os.cpu_count(),
         "load_1m": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
@@ -25,14 +25,6 @@ def conditions(**extra: object) -> dict[str, object]:
         **{name: _version(name) for name in ("torch", "transformers", "aiohttp")},
         **extra,
     }
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def _version(name: str) -> str:

@@ -1,0 +1,99 @@
+"""What a round costs: a measured table over sequences, rows and context, which engine and policy both read."""
+
+from __future__ import annotations
+
+import platform
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+#: Layout of the JSON form.
+VERSION = 1
+
+Axis = Annotated[tuple[int, ...], Field(min_length=1)]
+
+
+class CostTable(BaseModel):
+    """Seconds of whole rounds: schedule, propose, forward, verify, commit.
+
+    `round_s[i][j][l]` belongs to `num_sequences[i]` running sequences with `widths[j]` rows each (draft tokens + 1)
+    and `contexts[l]` tokens of context each.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Annotated[int, Field(ge=VERSION, le=VERSION)]
+    key: dict[str, str]
+    """Hardware, model and build that it was measured on; another key's table says nothing here."""
+    num_sequences: Axis
+    widths: Axis
+    contexts: Axis
+    round_s: tuple[tuple[tuple[float, ...], ...], ...]
+    draft_s: dict[str, float]
+    """Seconds of one proposal, by drafter."""
+    bytes_per_token: int
+    """Memory of one cached position."""
+    weight_bytes: int
+    """Memory that one forward reads at least once: the packed weights."""
+    read_s: float
+    """Seconds to read that much memory, measured in the same run."""
+
+    @model_validator(mode="after")
+    def _rectangular(self) -> CostTable:
+        for name in ("num_sequences", "widths", "contexts"):
+            axis = getattr(self, name)
+            if list(axis) != sorted(set(axis)):
+                raise ValueError(f"{name} must ascend")
+        shape = (len(self.num_sequences), len(self.widths), len(self.contexts))
+        found = {(len(self.round_s), len(plane), len(row)) for plane in self.round_s for row in plane}
+        if found != {shape}:
+            raise ValueError(f"round_s must have the shape {shape}")
+        return self
+
+    def at(self, num_sequences: int, num_rows: int, context: float) -> float:
+        """Seconds of a round, by linear interpolation; beyond the last point of an axis, by its last slope."""
+        places = (
+            _place(self.num_sequences, num_sequences),
+            _place(self.widths, num_rows / max(num_sequences, 1)),
+            _place(self.contexts, context),
+        )
+        seconds = 0.0
+        for corner in product((0, 1), repeat=3):
+            weight = 1.0
+            index = []
+            for side, place in zip(corner, places, strict=True):
+                weight *= place.share if side else 1.0 - place.share
+                index.append(place.upper if side else place.lower)
+            if weight:
+                seconds += weight * self.round_s[index[0]][index[1]][index[2]]
+        return max(seconds, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value lies between two neighbouring points of an axis; the share of the upper may exceed 1."""
+
+    lower: int
+    upper: int
+    share: float
+
+
+def _place(axis: Sequence[int], value: float) -> _Place:
+    if len(axis) == 1 or value <= axis[0]:
+        return _Place(0, 0, 0.0)
+    lower = min(bisect_right(axis, value), len(axis) - 1) - 1
+    return _Place(lower, lower + 1, (value - axis[lower]) / (axis[lower + 1] - axis[lower]))
+
+
+def cpu_name() -> str:
+    """The processor, as the system calls it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -1,0 +1,163 @@
+"""Measures what rounds cost on this machine, and keeps the table where engine and policy find it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from pydantic import ValidationError
+
+from outrider.cost import VERSION, CostTable, cpu_name
+from outrider.engine.drafters.guarded import GuardedDrafter
+from outrider.engine.engine import Engine
+from outrider.engine.sequence import Finish, GenerateRequest
+from outrider.errors import ModelError
+from outrider.policy.plan import Plan
+from outrider.speculation.proposal import PointMass
+from outrider.speculation.target import SamplingLaw
+from outrider.version import __version__
+
+NUM_SEQUENCES = (1, 2, 4, 8)
+WIDTHS = (1, 2, 3, 4, 6, 9, 13, 17)
+CONTEXTS = (64, 640)
+#: Rounds per cell; the median counts.
+_REPEATS = 5
+#: Proposals per drafter, and their length.
+_PROPOSALS, _DRAFTED = 20, 4
+Progress = Callable[[str, float], None]
+
+
+class _FixedDrafter:
+    """Proposes as many tokens as it is told, chosen without regard to the text, so that nearly all are rejected."""
+
+    def __init__(self) -> None:
+        self.k = 0
+
+    def observe(self, token_id: int) -> None:
+        """Nothing that was committed changes what it proposes."""
+
+    def propose(self, k: int) -> PointMass:
+        return PointMass(tuple(range(min(k, self.k))))
+
+    def free(self) -> None:
+        """Holds nothing."""
+
+
+def profile(engine: Engine, folder: Path, progress: Progress = lambda what, fraction: None) -> CostTable:
+    """Measure all cells; takes about a minute for a model of 135 M parameters on two cores."""
+    cells: dict[tuple[int, int], list[float]] = {}
+    for i, context in enumerate(CONTEXTS):
+        for j, count in enumerate(NUM_SEQUENCES):
+            done = (i * len(NUM_SEQUENCES) + j) / (len(CONTEXTS) * len(NUM_SEQUENCES))
+            progress(f"{count} sequences of {context} tokens", done)
+            cells[count, context] = _rounds(engine, count, context)
+    weight_bytes = 2 * engine.model.num_parameters
+    config = engine.model.config
+    return CostTable(
+        version=VERSION,
+        key=machine_key(folder),
+        num_sequences=NUM_SEQUENCES,
+        widths=WIDTHS,
+        contexts=CONTEXTS,
+        round_s=tuple(
+            tuple(tuple(cells[count, context][w] for context in CONTEXTS) for w in range(len(WIDTHS)))
+            for count in NUM_SEQUENCES
+        ),
+        draft_s={name: _proposal_s(engine, name) for name in engine.drafters.makers},
+        bytes_per_token=2 * 4 * config.num_layers * config.num_kv_heads * config.head_dim,
+        weight_bytes=weight_bytes,
+        read_s=_read_s(weight_bytes),
+    )
+
+
+def _rounds(engine: Engine, count: int, context: int) -> list[float]:
+    """Median seconds of a round of `count` sequences, for each width."""
+    drafter = _FixedDrafter()
+    vocab = engine.model.config.vocab_size
+    for i in range(count):
+        prompt = tuple((7 * j + i) % vocab for j in range(context))
+        limit = (_REPEATS + 1) * len(WIDTHS) * 2 + 20
+        request = GenerateRequest(f"profile-{i}", prompt, SamplingLaw(0.0), limit, Plan("ngram", WIDTHS[-1] - 1), 0)
+        engine.add(request, GuardedDrafter(lambda: drafter, vocab))
+    while any(sequence.num_output == 0 for sequence in engine.scheduler):
+        engine.step()
+    medians = []
+    for width in WIDTHS:
+        drafter.k = width - 1
+        medians.append(median(_timed(engine) for _ in range(_REPEATS)))
+    for i in range(count):
+        engine.abort(f"profile-{i}", Finish("abort"))
+    return medians
+
+
+def _timed(engine: Engine) -> float:
+    start = time.perf_counter()
+    engine.step()
+    return time.perf_counter() - start
+
+
+def _proposal_s(engine: Engine, name: str) -> float:
+    """Seconds of one proposal of `_DRAFTED` tokens, on a text that repeats itself here and there."""
+    vocab = engine.model.config.vocab_size
+    text = tuple(i * i % 97 % vocab for i in range(200))
+    request = GenerateRequest(
+        "profile", text, SamplingLaw(0.0), _PROPOSALS + _DRAFTED, Plan(name, _DRAFTED), 0, prediction_ids=text
+    )
+    drafter = engine.drafters.make(request)
+    assert drafter is not None
+    times = []
+    for token in text[:_PROPOSALS]:
+        drafter.observe(token)
+        start = time.perf_counter()
+        drafter.propose(_DRAFTED)
+        times.append(time.perf_counter() - start)
+    drafter.free()
+    return median(times)
+
+
+def _read_s(num_bytes: int) -> float:
+    """Seconds to read that much memory with all threads."""
+    data = torch.ones(num_bytes // 8, dtype=torch.int64)
+    times = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        data.sum()
+        times.append(time.perf_counter() - start)
+    return median(times)
+
+
+def machine_key(folder: Path) -> dict[str, str]:
+    """What a table is valid for: hardware, model and build."""
+    weights = sorted(folder.glob("*.safetensors"))
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in weights:
+        digest.update(f"{path.name} {path.stat().st_size}".encode())
+    return {
+        "cpu": cpu_name(),
+        "cores": str(os.cpu_count()),
+        "threads": str(torch.get_num_threads()),
+        "model": digest.hexdigest()[:16],
+        "torch": torch.__version__.partition("+")[0],
+        "outrider": __version__,
+    }
+
+
+def table_path(folder: Path, cache: Path) -> Path:
+    """Where the table of this model on this machine lies, whether it is there or not."""
+    key = "\n".join(f"{name} {value}" for name, value in sorted(machine_key(folder).items()))
+    return cache / "profiles" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def read_table(path: Path) -> CostTable | None:
+    """None when there is none; ModelError when the file is damaged."""
+    if not path.is_file():
+        return None
+    try:
+        return CostTable.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        raise ModelError(f"{path} is no cost table: {error.errors()[0]['msg']}; profile again") from error

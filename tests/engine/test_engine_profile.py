@@ -1,0 +1,97 @@
+"""Profiling: every cell is measured, the table comes back from its file, and steps that use it waste fewer rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from outrider.cost import CostTable
+from outrider.engine.drafters.guarded import GuardedDrafter
+from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.profile import CONTEXTS, NUM_SEQUENCES, WIDTHS, machine_key, profile, read_table, table_path
+from outrider.engine.sequence import GenerateRequest
+from outrider.errors import ModelError
+from outrider.policy.plan import Plan
+from outrider.speculation.proposal import PointMass
+from outrider.speculation.target import SamplingLaw
+
+PROMPT = (0, 1, 2, 3, 0, 1)
+
+
+def test_a_profile_fills_the_table_and_leaves_nothing_behind(toy_folder: Path, tmp_path: Path) -> None:
+    """All cells are positive, every drafter that can run is timed, and the engine is idle afterwards."""
+    engine = Engine(toy_folder, EngineLimits(max_total_tokens=8192))
+    seen: list[float] = []
+    table = profile(engine, toy_folder, lambda what, fraction: seen.append(fraction))
+    assert len(table.round_s) == len(NUM_SEQUENCES) and len(table.round_s[0]) == len(WIDTHS)
+    assert all(cell > 0 for plane in table.round_s for row in plane for cell in row)
+    assert set(table.draft_s) == set(engine.drafters.makers)
+    assert table.weight_bytes == 2 * engine.model.num_parameters and table.read_s > 0
+    assert not engine.has_work and engine.pool.num_used_tokens == 0
+    assert seen == sorted(seen) and len(seen) == len(NUM_SEQUENCES) * len(CONTEXTS)
+    path = tmp_path / "table.json"
+    path.write_text(table.model_dump_json())
+    assert read_table(path) == table
+
+
+def test_files_of_other_models_and_damaged_ones(toy_folder: Path, attentive_folder: Path, tmp_path: Path) -> None:
+    """Each model has a file of its own; none is none; one that is no table is an error that says what to do."""
+    assert table_path(toy_folder, tmp_path) != table_path(attentive_folder, tmp_path)
+    assert set(machine_key(toy_folder)) >= {"cpu", "model", "torch", "outrider"}
+    assert read_table(tmp_path / "nothing.json") is None
+    (tmp_path / "bad.json").write_text('{"version": 1}')
+    with pytest.raises(ModelError, match="profile again"):
+        read_table(tmp_path / "bad.json")
+
+
+class _WrongDrafter:
+    """Always proposes a token that never follows."""
+
+    def observe(self, token_id: int) -> None:
+        """Learns nothing."""
+
+    def propose(self, k: int) -> PointMass:
+        return PointMass((60,) * k)
+
+    def free(self) -> None:
+        """Holds nothing."""
+
+
+def steep_table() -> CostTable:
+    """A round costs as much as its rows."""
+    widths = (1, 9)
+    return CostTable(
+        version=1, key={}, num_sequences=(1,), widths=widths, contexts=(1,), draft_s={},
+        round_s=(tuple((float(width),) for width in widths),), bytes_per_token=1, weight_bytes=1, read_s=1.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("has_table", [False, True])
+def test_drafts_that_do_not_pay_are_not_verified(toy_folder: Path, has_table: bool) -> None:
+    """Where every row costs a plain step, no draft is worth it that could be wrong; the text is as long."""
+    engine = Engine(toy_folder, EngineLimits(), cost=steep_table() if has_table else None)
+    request = GenerateRequest("a", PROMPT, SamplingLaw(0.0), 30, Plan("ngram", 8), 0)
+    engine.add(request, GuardedDrafter(_WrongDrafter, 64))
+    tokens: tuple[int, ...] = ()
+    num_proposed = 0
+    while engine.has_work:
+        for output in engine.step():
+            tokens += output.token_ids
+            num_proposed = output.stats.num_proposed or 0 if output.stats else num_proposed
+    assert len(tokens) == 30
+    assert num_proposed == 0 if has_table else num_proposed > 150
+
+
+def test_acceptance_is_learnt_from_what_was_reached(toy_folder: Path) -> None:
+    """It falls with every rejection, and starts from an assumption."""
+    engine = Engine(toy_folder, EngineLimits())
+    engine.add(
+        GenerateRequest("a", PROMPT, SamplingLaw(0.0), 30, Plan("ngram", 8), 0), GuardedDrafter(_WrongDrafter, 64)
+    )
+    estimates = []
+    while engine.has_work:
+        estimates += [sequence.acceptance for sequence in engine.scheduler]
+        engine.step()
+    assert estimates[0] == 0.6
+    assert estimates == sorted(estimates, reverse=True) and estimates[-1] < 0.1
