@@ -100,7 +100,7 @@ def test_a_long_mixed_run_leaks_nothing_and_ends_everything_once(toy_folder: Pat
             cancelled = engine.abort(rng.choice(open_ids), Finish("abort", status=499))
             assert cancelled is not None
             note(cancelled)
-        if next_id == NUM_REQUESTS // 2 and not halfway_kb:
+        if next_id >= NUM_REQUESTS // 2 and not halfway_kb:
             halfway_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert ended == Counter({str(i): 1 for i in range(NUM_REQUESTS)})
     assert failed == [] and open_ids == [] and num_faults > 20
