@@ -59,7 +59,7 @@ class LaneSection(Section):
     draft_model: str | None = None
     """A smaller model with the same tokenizer, named like `model`; None means that `draft_model` is not offered."""
     layer_skip: Path | None = None
-    """Layer set of the drafter `layer_skip`; None takes a default set."""
+    """Layer set of the drafter `layer_skip`; None takes the one that `outrider profile` found, else a default set."""
     served_model_name: str | None = None
     """Name in `/v1/models`; None takes the model's own."""
     max_running: Annotated[int, Field(ge=1, le=256)] = 16

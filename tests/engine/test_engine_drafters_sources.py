@@ -10,7 +10,7 @@ from random_llama import write_random_llama
 
 from markov import write_markov_checkpoint
 from outrider.core import DRAFTERS
-from outrider.engine.drafters.layer_skip import write_skip
+from outrider.engine.drafters.layer_skip import LayerSet, write_layer_set
 from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits, Output
 from outrider.engine.sequence import Finish, GenerateRequest
@@ -30,7 +30,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     folder = tmp_path_factory.mktemp("llama")
     write_random_llama(folder / "target", num_layers=8)
     write_random_llama(folder / "draft", num_layers=1, seed=0)
-    write_skip(folder / "set.json", 8, frozenset({3, 5}))
+    write_layer_set(folder / "set.json", LayerSet(num_layers=8, skip=(3, 5)))
     return Engine(folder / "target", LIMITS, DraftOptions(folder / "draft", folder / "set.json"))
 
 

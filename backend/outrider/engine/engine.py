@@ -84,7 +84,8 @@ class Engine:
                 f"{folder}: the tokenizer has {self.tokenizer.vocab_size} tokens, the model "
                 f"{self.model.config.vocab_size}"
             )
-        self.drafters = DrafterSources(self.model, self.tokenizer, options)
+        max_positions = limits.max_running * self.context_length
+        self.drafters = DrafterSources(self.model, self.tokenizer, options, max_positions)
         config = self.model.config
         self.grammars = GrammarCompiler(self.tokenizer, config.vocab_size, config.eos_token_ids)
         self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows, limits.max_step_rows, cost)
@@ -92,6 +93,12 @@ class Engine:
     @property
     def has_work(self) -> bool:
         return self.scheduler.num_running + self.scheduler.num_waiting > 0
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes at most, of the target: its packed weights and the pool. Drafting models' are in `drafters.info`."""
+        pool = self.pool.num_positions * self.model.config.cache_bytes_per_token
+        return {"weight_bytes": 2 * self.model.num_parameters, "max_cache_bytes": pool}
 
     def check(self, request: GenerateRequest, param: str) -> None:
         """ContextLengthExceeded, naming `param`, when prompt and answer do not fit; callable from any thread.

@@ -77,11 +77,18 @@ class LlamaModel:
         query, key = (_pair_up(weights.take(f"{prefix}{n}_norm.weight", c.head_dim), c.head_dim) for n in "qk")
         return torch.cat([query.expand(c.num_heads, -1), key.expand(c.num_kv_heads, -1)])
 
+    def narrow_head(self, num_tokens: int) -> Linear | None:
+        """The output matrix of the first `num_tokens` tokens; None when only the packed matrix is left."""
+        return pack(self._embedding[:num_tokens]) if self.config.has_tied_embeddings else None
+
     @torch.inference_mode()
-    def forward(self, segments: Seq[Segment], skip: frozenset[int] = frozenset()) -> torch.Tensor:
+    def forward(
+        self, segments: Seq[Segment], skip: frozenset[int] = frozenset(), head: Linear | None = None
+    ) -> torch.Tensor:
         """Append all segments' rows to their caches; logits [sum of num_logits, V] float32, in segment order.
 
-        Layers in `skip` are left out, as self-speculation does; their part of the cache stays unwritten.
+        Layers in `skip` are left out, as self-speculation does; their part of the cache stays unwritten. `head`: a
+        narrow one in place of the model's own, which then gives fewer columns.
         """
         eps, width = self.config.rms_norm_eps, (self.config.hidden_size,)
         x = F.embedding(torch.tensor([t for s in segments for t in s.token_ids]), self._embedding)
@@ -99,7 +106,7 @@ class LlamaModel:
             return x.new_empty((0, self.config.vocab_size))
         if len(rows) < x.shape[0]:
             x = x[rows]
-        return self._head(F.rms_norm(x, width, self._norm, eps))
+        return (head or self._head)(F.rms_norm(x, width, self._norm, eps))
 
     def _qkv(self, layer: _Layer, x: torch.Tensor) -> torch.Tensor:
         """x [R, hidden] -> [R, (heads + 2 kv_heads) * head_dim], before rotation."""

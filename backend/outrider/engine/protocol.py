@@ -40,6 +40,8 @@ class Parsed:
     has_logprob_texts: bool = False
     """Whether /generate writes tokens as text beside their ids."""
     token_text: Callable[[int], str] = str
+    warning: str | None = None
+    """Why the plan's drafter may not pay on this machine."""
 
 
 def parse_chat(data: object, engine: Engine) -> Parsed:
@@ -87,6 +89,7 @@ def parse_generate(data: object, engine: Engine) -> Parsed:
         ignored=ignored,
         has_logprob_texts=body.return_text_in_logprobs,
         token_text=engine.tokenizer.token_text,
+        warning=engine.drafters.warning(request.plan.drafter),
     )
 
 
@@ -106,6 +109,7 @@ def _openai(body: OpenAIBody, prompt_ids: list[int], options: _Options, engine: 
         body.return_spec_tokens_details,
         ignored,
         token_text=engine.tokenizer.token_text,
+        warning=engine.drafters.warning(request.plan.drafter),
     )
 
 

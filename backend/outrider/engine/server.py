@@ -96,7 +96,12 @@ class EngineServer:
             "max_req_input_len": self._engine.context_length - 1,
             "speculative_algorithm": None,
             "version": f"outrider-{__version__}",
-            "outrider": {"drafters": list(self._engine.drafters.makers), "max_k": MAX_K},
+            "outrider": {
+                "drafters": list(self._engine.drafters.makers),
+                "max_k": MAX_K,
+                "drafter_info": self._engine.drafters.info,
+                "memory": self._engine.memory,
+            },
             "internal_states": [{"effective_max_running_requests_per_dp": limits.max_running}],
         })  # fmt: skip
 
@@ -214,16 +219,19 @@ async def _body(request: web.Request) -> object:
 
 
 def _json(data: dict[str, Any], parsed: Parsed | None = None) -> web.Response:
-    return web.Response(body=orjson.dumps(data), content_type="application/json", headers=_ignored(parsed))
+    return web.Response(body=orjson.dumps(data), content_type="application/json", headers=_notes(parsed))
 
 
-def _ignored(parsed: Parsed | None) -> dict[str, str]:
-    """Nothing is ignored silently: names of request fields that nothing here knows."""
-    return {"x-outrider-ignored": ",".join(parsed.ignored)} if parsed is not None and parsed.ignored else {}
+def _notes(parsed: Parsed | None) -> dict[str, str]:
+    """Nothing is ignored silently: request fields that nothing here knows, and what speaks against the drafter."""
+    if parsed is None:
+        return {}
+    notes = {"x-outrider-ignored": ",".join(parsed.ignored), "x-outrider-warning": parsed.warning or ""}
+    return {name: text for name, text in notes.items() if text}
 
 
 async def _event_stream(request: web.Request, parsed: Parsed) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_ignored(parsed)})
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_notes(parsed)})
     response.headers["Cache-Control"] = "no-cache"
     await response.prepare(request)
     return response
