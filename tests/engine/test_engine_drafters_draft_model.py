@@ -102,15 +102,15 @@ def test_real_weights_draft_for_real_weights(model_folder: Path, tmp_path: Path)
     plans = [PLAN_OFF, Plan("draft_model", 1), Plan("draft_model", 4), Plan("layer_skip", 1), Plan("layer_skip", 4)]
     texts: dict[str, str] = {}
     num_accepted = dict.fromkeys(("draft_model", "layer_skip"), 0)
-    for prompt in load_prompts(packaged_data("workloads") / "tasks.yaml")[1:12:5]:
+    for prompt in load_prompts(packaged_data("workloads") / "tasks.yaml")[1:7:5]:
         ids = tuple(engine.tokenizer.encode_chat(prompt.messages))
         for plan in plans:
             rid = f"{prompt.name}/{plan.drafter}/{plan.k}"
-            engine.add(GenerateRequest(rid, ids, SamplingLaw(0.0), 20, plan, 0, cache_salt=plan.drafter))
+            engine.add(GenerateRequest(rid, ids, SamplingLaw(0.0), 16, plan, 0, cache_salt=plan.drafter))
     while engine.has_work:
         for output in engine.step():
             texts[output.rid] = texts.get(output.rid, "") + output.text
             if output.stats is not None:
                 num_accepted[output.rid.split("/")[1]] += output.stats.num_accepted
     assert [rid for rid, text in texts.items() if text != texts[f"{rid.split('/')[0]}/off/0"]] == []
-    assert len(texts) == 15 and min(num_accepted.values()) > 0, num_accepted
+    assert len(texts) == 10 and min(num_accepted.values()) > 0, num_accepted

@@ -48,7 +48,7 @@ def test_the_best_k_weighs_tokens_against_time() -> None:
 
 
 def test_the_search_goes_on_to_the_set_that_pays() -> None:
-    """One layer alone does not pay; the worst layers are never tried together; ends stay; two thirds at most."""
+    """One layer alone does not pay; the worst layers are never tried together; ends stay; half at most."""
     loss = {1: 0.3, 2: 0.05, 3: 0.2, 4: 0.06, 5: 0.05, 6: 0.4}
 
     def trial(skip: frozenset[int]) -> Trial:
@@ -57,7 +57,7 @@ def test_the_search_goes_on_to_the_set_that_pays() -> None:
 
     seen: list[float] = []
     found = search_layers(8, trial, lambda what, fraction: seen.append(fraction))
-    assert [len(one.skip) for one in found] == [1, 2, 3, 4, 5]
+    assert [len(one.skip) for one in found] == [1, 2, 3, 4]
     assert found[2].skip == (2, 4, 5) and found[3].skip == (2, 3, 4, 5)
     assert seen == sorted(seen) and 0 not in found[-1].skip and 7 not in found[-1].skip
     assert search_layers(2, trial) == []
@@ -69,12 +69,12 @@ def test_a_set_that_changes_nothing_is_found_and_measured(tmp_path: Path) -> Non
     engine = Engine(tmp_path, EngineLimits(max_running=2, max_total_tokens=2048))
     for idle in (2, 3, 4):
         layer = engine.model._layers[idle]
-        layer.output.run = layer.down.run = lambda x: x.new_zeros(x.shape[0], 32)
+        layer.output = layer.down = lambda x: x.new_zeros(x.shape[0], 32)
     prompts = [tuple((7 * i * s + s) % 64 for i in range(24)) for s in range(1, 7)]
     layers = find_layers(engine, flat_table(), prompts)
-    assert set(layers.skip) == {2, 3, 4} or set(layers.skip) < {2, 3, 4}
-    assert layers.worth is not None and layers.worth.accept_length > layers.worth.k
-    assert layers.key == {"cpu": "x"} and len(layers.trials) == 4
+    assert layers.skip and set(layers.skip) <= {2, 3, 4}
+    assert layers.worth is not None and layers.worth.accept_length > 0.8 * (layers.worth.k + 1)
+    assert layers.key == {"cpu": "x"} and len(layers.trials) == 3
     assert engine.drafters.info["layer_skip"]["skip"] == layers.skip
     assert LayerSet.model_validate_json(layers.model_dump_json()) == layers
     assert not engine.has_work and engine.drafters.memory["layer_skip"].num_reserved == 0
