@@ -52,6 +52,7 @@ FENCES = {
     "yaml": {"config", "policy/loader", "workloads"},
     "aiohttp.web": {"gateway", "engine/server", "app"},
     "transformers": {"cli/bench_engine"},
+    "plotext": {"cli/profile"},
 }
 #: Broad excepts, each with its reason where it stands.
 BROAD = {"engine/drafters/guarded.py", "engine/loop.py", "engine/tokenizer.py", "gateway/boundary.py"}

@@ -235,6 +235,20 @@ async def test_drafters_that_run_here_are_listed(client: Client) -> None:
     assert info["outrider"]["drafters"] == ["ngram", "suffix", "prediction", "layer_skip"]
 
 
+async def test_a_drafter_that_may_not_pay_is_warned_about(client: Client) -> None:
+    """In /server_info, with its memory, and with every answer that it drafted for; others carry no warning."""
+    info = (await client.get("/server_info"))["outrider"]
+    assert info["memory"]["weight_bytes"] > 0 and info["memory"]["max_cache_bytes"] > 0
+    skipping = info["drafter_info"]["layer_skip"]
+    assert skipping["worth"] is None and skipping["cache_bytes"] == 0 < skipping["max_cache_bytes"]
+    for drafter, warning in (("layer_skip", skipping["warning"]), ("ngram", None)):
+        body = chat(custom_params={"outrider": {"drafter": drafter, "k": 2}}, max_tokens=4)
+        for is_stream in (False, True):
+            url, json_body = client.url + "/v1/chat/completions", {**body, "stream": is_stream}
+            async with client.session.post(url, json=json_body) as response:
+                assert response.status == 200 and response.headers.get("x-outrider-warning") == warning
+
+
 async def test_answers_of_one_salt_speed_up_each_other(client: Client) -> None:
     """The second of two equal answers takes fewer steps when both name the same salt, on each route."""
     steps = []

@@ -24,7 +24,7 @@ from outrider.speculation.target import SamplingLaw
 #: Output matrices that are tried: of the first tokens only, in a BPE vocabulary the most frequent, or of all.
 HEADS = (8192, 16384, None)
 KS = (1, 2, 3, 4, 5, 6, 8)
-#: Tokens that each text of the search and of the check has at most, prompt and answer.
+#: Tokens of a prompt and of its answer, in the search and in the check, at most.
 MAX_PROMPT, MAX_ANSWER, MAX_CHECKED = 96, 32, 48
 #: After the first round, only so many of the layers that did best in the round before are tried.
 WIDTH = 4
@@ -161,11 +161,8 @@ def find_layers(
     The engine drafts with what was found from then on. The model has three layers or more, and there are two prompts.
     """
     progress("answers to compare drafts with", 0.0)
-    texts = [
-        Text(tuple(prompt[-MAX_PROMPT:]), answer)
-        for prompt in prompts[::2]
-        if len(answer := _answer(engine, prompt[-MAX_PROMPT:], PLAN_OFF, MAX_ANSWER).token_ids) > 1
-    ]
+    prompts = [tuple(prompt[-MAX_PROMPT:]) for prompt in prompts]
+    texts = [Text(prompt, _answer(engine, prompt, PLAN_OFF, MAX_ANSWER).token_ids) for prompt in prompts[::2]]
     search = SkipSearch(engine, table, texts)
     trials = search_layers(engine.model.config.num_layers, search.trial, progress)
     best = max(trials, key=lambda one: one.expected_speedup)
