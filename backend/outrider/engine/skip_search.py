@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -120,8 +121,9 @@ class SkipSearch:
         answers = torch.tensor([token for t in texts for token in t.answer_ids])
         best: Trial | None = None
         for head in self._heads:
-            right = (logits[:, :head].argmax(dim=-1) == answers).split([len(t.answer_ids) for t in texts])
-            speedup, k = expected_speedup([r.tolist() for r in right], self.step_s(skip, head), self._round_s)
+            right = iter((logits[:, :head].argmax(dim=-1) == answers).tolist())
+            agreements = [list(itertools.islice(right, len(t.answer_ids))) for t in texts]
+            speedup, k = expected_speedup(agreements, self.step_s(skip, head), self._round_s)
             if best is None or speedup > best.expected_speedup:
                 best = Trial(skip=tuple(sorted(skip)), num_head_tokens=head, k=k, expected_speedup=speedup)
         assert best is not None
@@ -161,8 +163,8 @@ def find_layers(
     The engine drafts with what was found from then on. The model has three layers or more, and there are two prompts.
     """
     progress("answers to compare drafts with", 0.0)
-    prompts = [tuple(prompt[-MAX_PROMPT:]) for prompt in prompts]
-    texts = [Text(prompt, _answer(engine, prompt, PLAN_OFF, MAX_ANSWER).token_ids) for prompt in prompts[::2]]
+    ends = [tuple(prompt[-MAX_PROMPT:]) for prompt in prompts]
+    texts = [Text(prompt, _answer(engine, prompt, PLAN_OFF, MAX_ANSWER).token_ids) for prompt in ends[::2]]
     search = SkipSearch(engine, table, texts)
     trials = search_layers(engine.model.config.num_layers, search.trial, progress)
     best = max(trials, key=lambda one: one.expected_speedup)
@@ -176,7 +178,7 @@ def find_layers(
     engine.drafters.use_layers(layers)
     progress("what the best set is worth", 1.0)
     step_cost = search.step_s(frozenset(best.skip), best.num_head_tokens) / search.step_s(frozenset(), None)
-    layers = layers.model_copy(update={"worth": _worth(engine, prompts[1::2], best.k, step_cost)})
+    layers = layers.model_copy(update={"worth": _worth(engine, ends[1::2], best.k, step_cost)})
     engine.drafters.use_layers(layers)
     return layers
 
