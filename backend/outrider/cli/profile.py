@@ -49,15 +49,20 @@ def profile(
         )
         engine = Engine(folder, EngineLimits(), options)
         table = measure(engine, folder, progress)
+        _write(path, table)  # the search takes longer, and may be interrupted
         if texts and engine.model.config.num_layers > 2:
             prompt_ids = [engine.tokenizer.encode_chat(prompt.messages) for prompt in texts]
             layers = find_layers(engine, table, prompt_ids, progress)
             write_layer_set(layers_file, layers)
             table = with_drafter(engine, table, "layer_skip")
-    path.write_text(table.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            _write(path, table)
     for line in (*_report(table), *_layer_report(layers)):
         typer.echo(line)
     typer.echo(f"stored in {path}" + ("" if layers is None else f" and {layers_file.name}"))
+
+
+def _write(path: Path, table: CostTable) -> None:
+    path.write_text(table.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 def plots(table: CostTable) -> Iterator[str]:
