@@ -28,6 +28,8 @@ WIDTHS = (1, 2, 3, 4, 6, 9, 13, 17)
 CONTEXTS = (64, 640)
 #: Rounds per cell; the median counts.
 _REPEATS = 5
+#: Tokens that a sequence may emit while its rounds are timed.
+_MAX_NEW = 200
 #: Proposals per drafter.
 _PROPOSALS = 20
 #: Of the time that all takes, the part that the rounds take.
@@ -54,9 +56,12 @@ class _FixedDrafter:
 def profile(engine: Engine, folder: Path, progress: Progress = lambda what, fraction: None) -> CostTable:
     """Measure all cells; takes about a minute for a model of 135 M parameters on two cores."""
     cells: dict[tuple[int, int], list[float]] = {}
-    for i, context in enumerate(CONTEXTS):
+    contexts = tuple(context for context in CONTEXTS if context + _MAX_NEW <= engine.context_length)
+    if not contexts:
+        raise ModelError(f"a context of {engine.context_length} tokens is too short to profile")
+    for i, context in enumerate(contexts):
         for j, count in enumerate(NUM_SEQUENCES):
-            done = (i * len(NUM_SEQUENCES) + j) / (len(CONTEXTS) * len(NUM_SEQUENCES))
+            done = (i * len(NUM_SEQUENCES) + j) / (len(contexts) * len(NUM_SEQUENCES))
             progress(f"{count} sequences of {context} tokens", _ROUNDS_SHARE * done)
             cells[count, context] = _rounds(engine, count, context)
     weight_bytes = 2 * engine.model.num_parameters
@@ -69,9 +74,9 @@ def profile(engine: Engine, folder: Path, progress: Progress = lambda what, frac
         key=machine_key(folder),
         num_sequences=NUM_SEQUENCES,
         widths=WIDTHS,
-        contexts=CONTEXTS,
+        contexts=contexts,
         round_s=tuple(
-            tuple(tuple(cells[count, context][w] for context in CONTEXTS) for w in range(len(WIDTHS)))
+            tuple(tuple(cells[count, context][w] for context in contexts) for w in range(len(WIDTHS)))
             for count in NUM_SEQUENCES
         ),
         draft_s={name: cost.first_s + (DRAFTED - 1) * cost.step_s for name, cost in drafters.items()},
@@ -96,8 +101,9 @@ def _rounds(engine: Engine, count: int, context: int) -> list[float]:
     vocab = engine.model.config.vocab_size
     for i in range(count):
         prompt = tuple((7 * j + i) % vocab for j in range(context))
-        limit = (_REPEATS + 1) * len(WIDTHS) * 2 + 20
-        request = GenerateRequest(f"profile-{i}", prompt, SamplingLaw(0.0), limit, Plan("ngram", WIDTHS[-1] - 1), 0)
+        request = GenerateRequest(
+            f"profile-{i}", prompt, SamplingLaw(0.0), _MAX_NEW, Plan("ngram", WIDTHS[-1] - 1), 0
+        )
         engine.add(request, GuardedDrafter(lambda: drafter, vocab))
     while any(sequence.num_output == 0 for sequence in engine.scheduler):
         engine.step()
