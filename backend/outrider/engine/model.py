@@ -77,6 +77,12 @@ class LlamaModel:
         query, key = (_pair_up(weights.take(f"{prefix}{n}_norm.weight", c.head_dim), c.head_dim) for n in "qk")
         return torch.cat([query.expand(c.num_heads, -1), key.expand(c.num_kv_heads, -1)])
 
+    @property
+    def packed_bytes(self) -> int:
+        """Memory of the matrices, which every step reads once."""
+        matrices = (linear for y in self._layers for linear in (y.qkv, y.output, y.gate_up, y.down))
+        return sum(linear.num_bytes for linear in matrices) + self._head.num_bytes
+
     @torch.inference_mode()
     def forward(self, segments: Seq[Segment], skip: frozenset[int] = frozenset()) -> torch.Tensor:
         """Append all segments' rows to their caches; logits [sum of num_logits, V] float32, in segment order.
