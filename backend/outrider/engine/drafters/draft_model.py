@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import median
 
 from outrider.engine.attention import Segment
-from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.model import LlamaModel
 from outrider.engine.tokenizer import Tokenizer
 from outrider.errors import ModelError
@@ -58,7 +57,7 @@ def vocabulary_difference(draft: Mapping[str, int], target: Mapping[str, int]) -
 
 def step_s(model: LlamaModel, skip: frozenset[int] = frozenset()) -> float:
     """Median seconds of a pass of one row over a short text."""
-    cache = SequenceCache(model.config, _NUM_TIMED + 1)
+    cache = model.new_cache(_NUM_TIMED + 1)
     times = []
     for _ in range(_NUM_TIMED + 1):
         started_s = time.perf_counter()

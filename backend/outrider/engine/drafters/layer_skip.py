@@ -11,7 +11,6 @@ import torch
 from outrider.core import MAX_K
 from outrider.engine.attention import Segment
 from outrider.engine.drafters.draft_model import step_s
-from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.model import LlamaModel
 from outrider.errors import ModelError
 
@@ -67,7 +66,7 @@ def expected_speedup(acceptance: float, cost: float) -> float:
 
 def _choices(model: LlamaModel, tokens: tuple[int, ...], skip: frozenset[int]) -> torch.Tensor:
     """[len(tokens)]: the likeliest token after each prefix."""
-    cache = SequenceCache(model.config, len(tokens))
+    cache = model.new_cache(len(tokens))
     return model.forward([Segment(cache, tokens, len(tokens))], skip).argmax(dim=-1)
 
 

@@ -15,7 +15,6 @@ from outrider.engine.drafters.model_chain import Forward, ModelChainDrafter
 from outrider.engine.drafters.ngram import NgramDrafter
 from outrider.engine.drafters.prediction import PredictionDrafter
 from outrider.engine.drafters.suffix import SuffixDrafter, SuffixStore
-from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.model import LlamaModel
 from outrider.engine.sequence import GenerateRequest
 from outrider.engine.tokenizer import Tokenizer
@@ -74,6 +73,6 @@ class DrafterSources:
 
     def _model_chain(self, model: LlamaModel, forward: Forward, request: GenerateRequest) -> ModelChainDrafter:
         max_tokens = min(request.capacity, model.config.context_length)
-        cache, vocab_size = SequenceCache(model.config, max_tokens), self._target.config.vocab_size
+        cache, vocab_size = model.new_cache(max_tokens), self._target.config.vocab_size
         prompt_ids, law, noise_at = request.prompt_ids, request.law, request.noise_at
         return ModelChainDrafter(forward, cache, max_tokens, prompt_ids, law, noise_at, vocab_size)
