@@ -34,8 +34,8 @@ def request(rid: str, name: str, num_prompt: int = 60, num_tokens: int = 30) -> 
 
 def test_no_more_is_given_than_there_is(tmp_path: Path) -> None:
     """What does not fit is refused until something comes back; layers that are not run cost nothing."""
-    config = make_engine(tmp_path, EngineLimits(max_total_tokens=1024)).model.config
-    memory = DraftMemory(config, 100, num_layers=4)
+    model = make_engine(tmp_path, EngineLimits(max_total_tokens=1024)).model
+    memory = DraftMemory(model, 100, num_layers=4)
     assert memory.bytes_per_token == 2 * 4 * 4 * 2 * 16 and memory.max_bytes == 100 * memory.bytes_per_token
     assert memory.take(70) is not None and memory.take(31) is None
     assert memory.reserved_bytes == 70 * memory.bytes_per_token

@@ -73,7 +73,7 @@ def test_skipped_layers_save_time(tmp_path: Path) -> None:
     write_random_llama(tmp_path, num_layers=24, hidden_size=64)
     model = LlamaModel(tmp_path)
     skipping = partial(model.forward, skip=frozenset(range(2, 24)))
-    assert step_s(model.config, skipping) < 0.7 * step_s(model.config, model.forward)
+    assert step_s(model, skipping) < 0.7 * step_s(model, model.forward)
 
 
 def write_first_layers(source: Path, folder: Path, num_layers: int) -> None:

@@ -36,7 +36,7 @@ def drafter(model: LlamaModel, prompt: list[int], law: SamplingLaw, capacity: in
     def noise_at(position: int) -> Noise:
         return Noise(seed, position, is_seeded=False)
 
-    memory = DraftMemory(model.config, capacity)
+    memory = DraftMemory(model, capacity)
     return ModelChainDrafter(model.forward, memory, capacity, prompt, law, noise_at, VOCAB)
 
 
@@ -117,7 +117,7 @@ def test_the_law_has_the_targets_vocabulary(model: LlamaModel, vocab_size: int) 
     def noise_at(position: int) -> Noise:
         return Noise(0, position, is_seeded=True)
 
-    memory = DraftMemory(model.config, 32)
+    memory = DraftMemory(model, 32)
     one = ModelChainDrafter(model.forward, memory, 32, PROMPT, SamplingLaw(1.0), noise_at, vocab_size)
     chain = one.propose(4)
     assert isinstance(chain, SampledChain) and chain.draft_probs.shape == (4, vocab_size)

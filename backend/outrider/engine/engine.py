@@ -77,7 +77,7 @@ class Engine:
         self.model = LlamaModel(folder)
         self.tokenizer = Tokenizer(folder)
         own = self.model.config.context_length
-        self.pool = CachePool(self.model.config, limits.max_total_tokens)
+        self.pool = CachePool(self.model.config, limits.max_total_tokens, self.model.placement)
         self.context_length = min(limits.context_length or own, own, self.pool.num_positions)
         if self.tokenizer.vocab_size > self.model.config.vocab_size:
             raise ModelError(

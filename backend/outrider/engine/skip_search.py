@@ -16,7 +16,6 @@ from outrider.engine.attention import Segment
 from outrider.engine.drafters.draft_model import step_s
 from outrider.engine.drafters.layer_skip import LayerSet, Trial, Worth
 from outrider.engine.engine import Engine
-from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.model import LlamaModel
 from outrider.engine.sequence import GenerateRequest
 from outrider.policy.plan import PLAN_OFF, Plan
@@ -111,7 +110,7 @@ class SkipSearch:
         texts = self._texts
         segments = [
             Segment(
-                SequenceCache(self._model.config, len(t.prompt_ids) + len(t.answer_ids)),
+                self._model.new_cache(len(t.prompt_ids) + len(t.answer_ids)),
                 t.prompt_ids + t.answer_ids[:-1],
                 len(t.answer_ids),
             )
@@ -142,7 +141,7 @@ class _LayerCost:
         count = model.config.num_layers
         head = None if num_head_tokens is None else model.narrow_head(num_head_tokens)
         whole, half = (
-            step_s(model.config, partial(model.forward, skip=frozenset(range(kept, count)), head=head))
+            step_s(model, partial(model.forward, skip=frozenset(range(kept, count)), head=head))
             for kept in (count, count // 2)
         )
         layer_s = max(0.0, whole - half) / (count - count // 2)

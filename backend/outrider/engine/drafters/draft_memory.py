@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from outrider.engine.checkpoint import ModelConfig
 from outrider.engine.kv_cache import SequenceCache
+from outrider.engine.model import LlamaModel
 
 
 class DraftMemory:
     """Caches of one drafting model, together of at most `max_positions` positions."""
 
-    def __init__(self, config: ModelConfig, max_positions: int, num_layers: int | None = None) -> None:
+    def __init__(self, model: LlamaModel, max_positions: int, num_layers: int | None = None) -> None:
         """`num_layers`: how many layers are run; the others' part of a cache is never touched, so costs nothing."""
-        self.config = config
+        self._model = model
         self.max_positions = max_positions
         self.num_reserved = 0
         """Positions of the caches that are in use now."""
-        self.bytes_per_token = config.cache_bytes_per_token * (num_layers or config.num_layers) // config.num_layers
+        self.bytes_per_token = (
+            model.config.cache_bytes_per_token * (num_layers or model.config.num_layers) // model.config.num_layers
+        )
+
+    @property
+    def context_length(self) -> int:
+        """Positions that the drafting model can take."""
+        return self._model.config.context_length
 
     @property
     def reserved_bytes(self) -> int:
@@ -30,7 +37,7 @@ class DraftMemory:
         if self.num_reserved + num_positions > self.max_positions:
             return None
         self.num_reserved += num_positions
-        return SequenceCache(self.config, num_positions)
+        return self._model.new_cache(num_positions)
 
     def give_back(self, num_positions: int) -> None:
         """The caller has dropped a cache of that size."""

@@ -10,9 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from outrider.engine.attention import Segment
-from outrider.engine.checkpoint import ModelConfig
 from outrider.engine.drafters.model_chain import Forward
-from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.model import LlamaModel
 from outrider.engine.tokenizer import Tokenizer
 from outrider.errors import ModelError
@@ -50,7 +48,7 @@ def load_draft_model(folder: Path, target: LlamaModel, tokenizer: Tokenizer) -> 
     if difference is not None:
         raise ModelError(f"{folder}: a draft model needs the target's tokenizer, but {difference}")
     model = LlamaModel(folder)
-    draft = DraftModel(model, step_s(model.config, model.forward) / step_s(target.config, target.forward))
+    draft = DraftModel(model, step_s(model, model.forward) / step_s(target, target.forward))
     if draft.warning is not None:
         log.warning("%s: %s", folder, draft.warning)
     return draft
@@ -75,9 +73,9 @@ def vocabulary_difference(draft: Mapping[str, int], target: Mapping[str, int]) -
     return f"{shown}, and {more} more differ" if more > 0 else shown
 
 
-def step_s(config: ModelConfig, forward: Forward) -> float:
-    """Median seconds of a pass of one row over a short text."""
-    cache = SequenceCache(config, _NUM_TIMED + 1)
+def step_s(model: LlamaModel, forward: Forward) -> float:
+    """Median seconds of a pass of one row over a short text; `forward`: the model's, or with some of it left out."""
+    cache = model.new_cache(_NUM_TIMED + 1)
     times = []
     for _ in range(_NUM_TIMED + 1):
         started_s = time.perf_counter()

@@ -59,8 +59,7 @@ class DrafterSources:
 
     def use_layers(self, layers: LayerSet) -> None:
         """Draft with this set from now on, for `layer_skip`."""
-        config = self._target.config
-        memory = DraftMemory(config, self._max_positions, config.num_layers - len(layers.skip))
+        memory = DraftMemory(self._target, self._max_positions, self._target.config.num_layers - len(layers.skip))
         forward = partial(self._target.forward, skip=frozenset(layers.skip))
         if layers.num_head_tokens is not None:
             head = self._target.narrow_head(layers.num_head_tokens)
@@ -74,7 +73,7 @@ class DrafterSources:
 
     def _use_draft_model(self, folder: Path, tokenizer: Tokenizer) -> None:
         draft = load_draft_model(folder, self._target, tokenizer)
-        memory = DraftMemory(draft.model.config, self._max_positions)
+        memory = DraftMemory(draft.model, self._max_positions)
         self._makers["draft_model"] = partial(self._model_chain, draft.model.forward, memory)
         self._memory["draft_model"], self._warnings["draft_model"] = memory, draft.warning
         self._info["draft_model"] = {
@@ -125,7 +124,7 @@ class DrafterSources:
         return GuardedDrafter(partial(self._makers[request.plan.drafter], request), self._target.config.vocab_size)
 
     def _model_chain(self, forward: Forward, memory: DraftMemory, request: GenerateRequest) -> ModelChainDrafter:
-        max_tokens = min(request.capacity, memory.config.context_length)
+        max_tokens = min(request.capacity, memory.context_length)
         vocab_size = self._target.config.vocab_size
         prompt_ids, law, noise_at = request.prompt_ids, request.law, request.noise_at
         return ModelChainDrafter(forward, memory, max_tokens, prompt_ids, law, noise_at, vocab_size)
