@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.engine.drafters.suffix import FACTOR, MAX_MATCH, MIN_PROB, OFFSET, SuffixDrafter, SuffixStore
+from outrider.speculation.proposal import PointMass
 
 Path = tuple[int, ...]
 
@@ -22,9 +23,7 @@ def obvious_follow(sequences: list[list[int]], context: list[int]) -> dict[int, 
     return {token: (len(places) / total, places[-1]) for token, places in found.items()}
 
 
-def obvious_growth(
-    sequences: list[list[int]], context: list[int], k: int, is_chain: bool
-) -> tuple[float, list[Path]]:
+def obvious_growth(sequences: list[list[int]], context: list[int], k: int) -> tuple[float, list[Path]]:
     """Score and paths of the `k` likeliest nodes: likeliest first, newest of equals, then below the elder parent."""
     nodes: list[Path] = []
     score = 0.0
@@ -32,8 +31,6 @@ def obvious_growth(
     prob, path, age = 1.0, (), 1
     while True:
         followers = [(s, at, t) for t, (s, at) in obvious_follow(sequences, [*context, *path]).items()]
-        if is_chain and followers:
-            followers = [max(followers)]
         open_nodes += [(prob * s, at, age, (*path, t)) for s, at, t in followers if prob * s >= MIN_PROB]
         if not open_nodes or len(nodes) == k:
             return score, nodes
@@ -45,12 +42,12 @@ def obvious_growth(
         nodes.append(path)
 
 
-def obvious_best(sources: list[list[list[int]]], text: list[int], k: int, is_chain: bool) -> list[Path]:
+def obvious_best(sources: list[list[list[int]]], text: list[int], k: int) -> list[Path]:
     """The nodes of the best score over all sources and match lengths; of equals the first source's, the longest's."""
     best: tuple[float, list[Path]] = (0.0, [])
     for sequences in sources:
         for length in range(min(MAX_MATCH, len(text)), 0, -1):
-            found = obvious_growth(sequences, text[-length:], min(k, FACTOR * length + OFFSET), is_chain)
+            found = obvious_growth(sequences, text[-length:], min(k, FACTOR * length + OFFSET))
             if found[0] > best[0]:
                 best = found
     return best[1]
@@ -71,7 +68,7 @@ tokens = st.lists(st.integers(0, 2), max_size=16)
 def test_proposals_have_the_best_expected_length(
     prompt: list[int], answer: list[int], earlier: list[list[int]], k: int
 ) -> None:
-    """Chain and tree are those of the best match over the own text and the earlier answers of the key."""
+    """The tree is that of the best match over the own text and the earlier answers of the key."""
     store = SuffixStore()
     for text in earlier:
         store.add("key", text)
@@ -79,11 +76,10 @@ def test_proposals_have_the_best_expected_length(
     for token in answer:
         drafter.observe(token)
     text = prompt + answer
-    sources = [[text], earlier]
-    chain = drafter.propose(k).token_ids
-    assert [chain[: i + 1] for i in range(len(chain))] == obvious_best(sources, text, k, True)
-    tree = drafter.propose_tree(k)
-    assert paths_of(tree.token_ids, tree.parents) == obvious_best(sources, text, k, False)
+    tree = drafter.propose(k)
+    assert paths_of(tree.token_ids, tree.parents) == obvious_best([[text], earlier], text, k)
+    is_chain = tree.parents == tuple(range(-1, len(tree) - 1))
+    assert isinstance(tree, PointMass) is is_chain
 
 
 def test_a_longer_match_may_propose_more() -> None:

@@ -160,7 +160,7 @@ class Engine:
         if sequence.state is SequenceState.PREFILLING:
             sequence.state = SequenceState.DECODING
         else:
-            sequence.count_verify(len(work.proposal), verified.num_accepted)
+            sequence.count_verify(work.proposal, verified.path)
         assert sequence.cache is not None
         sequence.cache.keep(len(work.proposal), verified.path)
         before = len(sequence.token_ids)
