@@ -30,8 +30,8 @@ from outrider.workloads.prompts import load_prompts
 KS = (1, 2, 4, 8)
 NUM_TOKENS = 32
 ROOMY = EngineLimits(max_running=16, max_total_tokens=8192, context_length=256)
-TIGHT = EngineLimits(max_running=16, max_total_tokens=10 * BLOCK_SIZE, context_length=128, max_prefill_rows=9)
-LAWS = {"greedy": SamplingLaw(0.0), "sampled": SamplingLaw(0.9), "filtered": SamplingLaw(1.2, 20, 0.9, 0.01)}
+TIGHT = EngineLimits(max_running=16, max_total_tokens=6 * BLOCK_SIZE, context_length=96, max_prefill_rows=9)
+LAWS = {"greedy": SamplingLaw(0.0), "sampled": SamplingLaw(1.1, 20, 0.95, 0.01)}
 PATTERN = "([A-D]{2}[BD]){40}"
 by_law = pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 by_grammar = pytest.mark.parametrize("has_grammar", [False, True], ids=["free", "grammar"])
@@ -130,10 +130,10 @@ def toy(tmp_path_factory: pytest.TempPathFactory, chain: np.ndarray) -> World:
 def llama(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A random model, on which everything that came before matters."""
     folder = tmp_path_factory.mktemp("llama")
-    for name, num_layers in (("target", 4), ("draft", 1)):
+    for name, num_layers in (("target", 3), ("draft", 1)):
         write_random_llama(folder / name, num_layers=num_layers)
         add_end(folder / name)
-    write_skip(folder / "set.json", 4, frozenset({2}))
+    write_skip(folder / "set.json", 3, frozenset({1}))
     return World(folder, [tuple((7 * i * i + 3 * i + s) % 60 for i in range(19 + s)) for s in range(8)])
 
 

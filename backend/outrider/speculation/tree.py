@@ -43,7 +43,8 @@ def recursive_rejection(
     """Try a node's children in turn, each against what the ones before have left of target and draft law.
 
     Without replacement (arXiv 2402.14160), the default, a rejected child leaves the draft law; `is_replaced` is the
-    rule for children that were drawn independently of each other (arXiv 2305.09781).
+    rule for children that were drawn independently of each other (arXiv 2305.09781). Those accept less, so no drafter
+    here draws them and `verify` does not choose it: it is what the default is measured against.
     """
     node = -1
     path: list[int] = []
