@@ -91,7 +91,7 @@ class Target:
         if law.is_greedy:
             logits = self.logits_at(row, path)
             token = int(logits.argmax())
-            return Choice(token, int((logits > logits[token] - tolerance).sum()) > 1)
+            return Choice(token, int((logits > logits[token] - tolerance).count_nonzero()) > 1)
         slack = min(tolerance / law.temperature, _MAX_SLACK)
         probs, doubtful = self._sampled(row, path, slack)
         return coins.choose(len(path), probs, slack, doubtful)
@@ -156,29 +156,32 @@ def _filtered(probs: torch.Tensor, law: SamplingLaw, slack: float) -> tuple[torc
     vocab, factor = probs.shape[-1], math.exp(slack)
     num_sorted = min(law.top_k + 1 if law.top_k else _PARTIAL_SORT, vocab)
     top, index = probs.topk(num_sorted, dim=-1)
-    if num_sorted < vocab and top[-1] >= top[_num_kept(top, law, slack) - 1] / factor:
+    fewest, num_kept, most = _num_kept(top, law, slack)
+    if num_sorted < vocab and top[-1] >= top[most - 1] / factor:
         top, index = probs.sort(dim=-1, descending=True)
-    kept = slice(_num_kept(top, law, 0.0))
-    total = top[kept].sum()
-    filtered = torch.zeros_like(probs).scatter_(-1, index[kept], top[kept] / total)
-    fewest = _num_kept(top, law, -slack)
+        fewest, num_kept, most = _num_kept(top, law, slack)
+    total = top[:num_kept].sum()
+    filtered = torch.zeros_like(probs).scatter_(-1, index[:num_kept], top[:num_kept] / total)
     if slack == 0.0 or fewest == top.numel():
         return filtered, None
-    lowest, highest = top[_num_kept(top, law, slack) - 1] / factor, top[fewest] * factor
-    is_doubtful = (top >= lowest) & (top <= highest)
+    is_doubtful = (top >= top[most - 1] / factor) & (top <= top[fewest] * factor)
     if not is_doubtful.any():
         return filtered, None
     return filtered, torch.zeros_like(probs).scatter_(-1, index, top * is_doubtful / total)
 
 
-def _num_kept(top: torch.Tensor, law: SamplingLaw, slack: float) -> int:
-    """How many tokens of descending probabilities `top` [n] stay when every limit is looser by `slack`.
+def _num_kept(top: torch.Tensor, law: SamplingLaw, slack: float) -> list[int]:
+    """How many of the descending probabilities `top` [n] stay: limits tighter by `slack`, as they are, and looser.
 
     In this order each filter keeps a beginning, so all together do.
     """
-    is_kept = top >= law.min_p * top[0] * math.exp(-slack)
-    if law.top_p < 1.0:
-        mass_before = top.cumsum(dim=-1) - top
-        is_kept &= mass_before < law.top_p + slack
-    num_kept = int(is_kept.sum())
-    return min(num_kept, law.top_k or num_kept)
+    counts = []
+    mass_before = top.cumsum(dim=-1) - top
+    for shift in (-slack, 0.0, slack):
+        count = law.top_k or top.numel()
+        if law.min_p > 0.0:
+            count = min(count, int((top >= law.min_p * top[0] * math.exp(-shift)).count_nonzero()))
+        if law.top_p < 1.0:
+            count = min(count, int((mass_before < law.top_p + shift).count_nonzero()))
+        counts.append(min(count, top.numel()))
+    return counts
