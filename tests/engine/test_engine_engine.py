@@ -59,12 +59,11 @@ def test_greedy_tokens_are_the_chain_s_own(engine: Engine, chain: np.ndarray) ->
 
 
 @pytest.mark.parametrize("temperature", [0.8, 1.2])
-@pytest.mark.parametrize("k", [0, 1, 3])
-def test_the_joint_law_of_sampled_tokens(engine: Engine, chain: np.ndarray, temperature: float, k: int) -> None:
+@pytest.mark.parametrize("plan", [PLAN_OFF, Plan("ngram", 3), Plan("suffix", 4)], ids=["off", "chain", "tree"])
+def test_the_joint_law_of_sampled_tokens(engine: Engine, chain: np.ndarray, temperature: float, plan: Plan) -> None:
     """G-test of three successive tokens against the closed form; bounds hold for six cases together."""
     num_samples = 6000
-    plan = PLAN_OFF if k == 0 else Plan("ngram", k)
-    seeds = range(1000 * k, 1000 * k + num_samples)
+    seeds = range(1000 * plan.k, 1000 * plan.k + num_samples)
     tokens = run(engine, [request(str(s), plan, temperature=temperature, seed=s, tokens=3) for s in seeds])
     counts = Counter(tokens.values())
     law = chain_law(chain, temperature)
