@@ -56,11 +56,19 @@ class Output:
     """Prompt tokens that did not have to be computed."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """One per token, when they were asked for."""
+    near_ties: tuple[int, ...] = ()
+    """Output positions of this step's tokens that rounding could have changed: there, the same seed may part from an
+    equal request that ran in other company. Not known of tokens that rejection chose, which promise only a law."""
 
     def merged(self, later: Output) -> Output:
         """This output and the one that followed it."""
-        token_ids, logprobs = self.token_ids + later.token_ids, self.logprobs + later.logprobs
-        return replace(later, text=self.text + later.text, token_ids=token_ids, logprobs=logprobs)
+        return replace(
+            later,
+            text=self.text + later.text,
+            token_ids=self.token_ids + later.token_ids,
+            logprobs=self.logprobs + later.logprobs,
+            near_ties=self.near_ties + later.near_ties,
+        )
 
 
 class Engine:
@@ -160,14 +168,15 @@ class Engine:
     def _commit(self, work: Work, logits: torch.Tensor) -> Output:
         """Verify one sequence's rows, roll its cache back to what was accepted, and append the emitted tokens."""
         sequence, request = work.sequence, work.sequence.request
-        noise = request.noise_at(sequence.num_output)
+        position = sequence.num_output
+        noise = request.noise_at(position)
         history = History(request.prompt_ids, sequence.token_ids[len(request.prompt_ids) :])
         masks = None if sequence.grammar is None else sequence.grammar.masks(work.proposal)
         verified = verify(Target(logits, request.law, history, masks), noise, work.proposal)
         if sequence.state is SequenceState.PREFILLING:
             sequence.state = SequenceState.DECODING
         else:
-            sequence.count_verify(len(work.proposal), verified.num_accepted)
+            sequence.count_verify(work.proposal, verified.path)
         assert sequence.cache is not None
         sequence.cache.keep(len(work.proposal), verified.path)
         before = len(sequence.token_ids)
@@ -177,4 +186,5 @@ class Engine:
         if request.num_top_logprobs is not None:
             rows = [0, *(node + 1 for node in verified.path)][: len(emitted)]
             logprobs = token_logprobs(logits[rows], emitted, request.num_top_logprobs)
-        return replace(self._output(sequence, text, emitted), logprobs=logprobs)
+        near_ties = tuple(position + depth for depth in verified.near_ties if depth < len(emitted))
+        return replace(self._output(sequence, text, emitted), logprobs=logprobs, near_ties=near_ties)

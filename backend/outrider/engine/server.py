@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,23 @@ from aiohttp import web
 
 from outrider.core import MAX_K
 from outrider.engine import replies
+from outrider.engine.bodies import MAX_CHOICES
+from outrider.engine.choices import Choices, choice_id, generating, raise_if_aborted
 from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DraftOptions
-from outrider.engine.engine import Engine, EngineLimits, Output
-from outrider.engine.loop import EngineLoop, Stream
+from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.loop import EngineLoop
 from outrider.engine.metrics import EngineMetrics
 from outrider.engine.profile import read_table
-from outrider.engine.protocol import Parsed, parse_chat, parse_completion, parse_generate
+from outrider.engine.protocol import (
+    DEADLINE_HEADER,
+    Parsed,
+    parse_chat,
+    parse_completion,
+    parse_deadline,
+    parse_generate,
+)
 from outrider.engine.sequence import Finish
-from outrider.errors import APIError, ConfigError, InvalidRequest, ServiceError
+from outrider.errors import APIError, ConfigError, InvalidRequest
 from outrider.version import __version__
 
 Parse = Callable[[object, Engine], Parsed]
@@ -133,80 +142,79 @@ class EngineServer:
         if isinstance(data, dict) and data.get("abort_all") is True:
             self._loop.abort_all(finish)
         elif isinstance(rid, str) and rid:
-            self._loop.abort(rid, finish)
+            for index in range(MAX_CHOICES):
+                self._loop.abort(choice_id(rid, index), finish)
         return web.Response()
 
     async def _parsed(self, request: web.Request, parse: Parse) -> Parsed:
         """In a thread of its own: a grammar may take a second to compile, for which no stream may wait."""
-        return await asyncio.to_thread(parse, await _body(request), self._engine)
+        deadline_s = parse_deadline(request.headers.get(DEADLINE_HEADER), time.monotonic())
+        parsed = await asyncio.to_thread(parse, await _body(request), self._engine)
+        return replace(parsed, request=replace(parsed.request, deadline_s=deadline_s))
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         parsed = await self._parsed(request, parse_generate)
-        async with self._loop.generate(parsed.request) as stream:
-            answer = replies.Answer(parsed, self._options.served_model_name)
+        answers = replies.answers_of(parsed, self._options.served_model_name)
+        async with generating(self._loop, parsed.request, parsed.num_choices) as choices:
             if not parsed.is_stream:
-                await _complete(stream, answer)
-                return _json(replies.generate_body(answer), parsed)
+                await _complete(choices, answers)
+                bodies = [replies.generate_body(answer) for answer in answers]
+                return _json(bodies if parsed.num_choices > 1 else bodies[0], parsed)
             response = await _event_stream(request, parsed)
-            while answer.finish is None:
-                answer.add(await _next_output(stream))
-                await response.write(replies.event(replies.generate_body(answer)))
+            while replies.are_unfinished(answers):
+                events = b""
+                for index, output in await choices.next():
+                    answers[index].add(output)
+                    events += replies.generate_event(answers[index])
+                await response.write(events)
             await response.write(replies.DONE)
             return response
 
     def _openai(self, parse: Parse, shape: replies.Shape) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             parsed = await self._parsed(request, parse)
-            async with self._loop.generate(parsed.request) as stream:
-                answer = replies.Answer(parsed, self._options.served_model_name)
+            answers = replies.answers_of(parsed, self._options.served_model_name)
+            async with generating(self._loop, parsed.request, parsed.num_choices) as choices:
                 if parsed.is_stream:
-                    return await _stream_openai(request, stream, answer, shape)
-                await _complete(stream, answer)
-                return _json(replies.whole_body(answer, shape), parsed)
+                    return await _stream_openai(request, choices, answers, shape)
+                await _complete(choices, answers)
+                return _json(replies.whole_body(answers, shape), parsed)
 
         return handle
 
 
 async def _stream_openai(
-    request: web.Request, stream: Stream, answer: replies.Answer, shape: replies.Shape
+    request: web.Request, choices: Choices, answers: list[replies.Answer], shape: replies.Shape
 ) -> web.StreamResponse:
-    """One write per engine step; the head waits for the first step, so that an early failure is a real status."""
-    output = await _next_output(stream)
-    _raise_if_aborted(output)
-    response = await _event_stream(request, answer.parsed)
-    events = replies.opening_events(answer, shape)
+    """One write per look; the head waits for the first step, so that an early failure is a real status."""
+    outputs = await choices.next()
+    raise_if_aborted(outputs)
+    response = await _event_stream(request, answers[0].parsed)
+    is_open = [False] * len(answers)
     while True:
-        answer.add(output)
-        events += replies.delta_events(answer, shape, output)
-        if answer.finish is not None:
-            await response.write(events + replies.closing_events(answer, shape))
+        events = b""
+        for index, output in outputs:
+            answer = answers[index]
+            events += b"" if is_open[index] else replies.opening_events(answer, shape)
+            is_open[index] = True
+            answer.add(output)
+            events += replies.delta_events(answer, shape, output)
+            if answer.finish is not None:
+                events += replies.finish_event(answer, shape)
+        if not replies.are_unfinished(answers):
+            await response.write(events + replies.closing_events(answers, shape))
             return response
         if events:
             await response.write(events)
-        output, events = await _next_output(stream), b""
+        outputs = await choices.next()
 
 
-async def _complete(stream: Stream, answer: replies.Answer) -> None:
-    while answer.finish is None:
-        output = await _next_output(stream)
-        _raise_if_aborted(output)
-        answer.add(output)
-
-
-async def _next_output(stream: Stream) -> Output:
-    """What has happened since the last look, merged: a slow reader gets one larger piece, not a growing queue."""
-    merged = await stream.get()
-    while merged.finish is None and not stream.empty():
-        merged = merged.merged(stream.get_nowait())
-    return merged
-
-
-def _raise_if_aborted(output: Output) -> None:
-    if output.finish is not None and output.finish.kind == "abort":
-        error = ServiceError(output.finish.message or "aborted")
-        error.status = output.finish.status
-        error.code = "aborted"
-        raise error
+async def _complete(choices: Choices, answers: list[replies.Answer]) -> None:
+    while replies.are_unfinished(answers):
+        outputs = await choices.next()
+        raise_if_aborted(outputs)
+        for index, output in outputs:
+            answers[index].add(output)
 
 
 async def _body(request: web.Request) -> object:
@@ -218,7 +226,7 @@ async def _body(request: web.Request) -> object:
         raise InvalidRequest(f"the body is not valid JSON: {error}", param="body") from error
 
 
-def _json(data: dict[str, Any], parsed: Parsed | None = None) -> web.Response:
+def _json(data: dict[str, Any] | list[dict[str, Any]], parsed: Parsed | None = None) -> web.Response:
     return web.Response(body=orjson.dumps(data), content_type="application/json", headers=_notes(parsed))
 
 
