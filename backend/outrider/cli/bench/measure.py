@@ -59,7 +59,7 @@ class Arms:
     others: dict[str, Other] = field(default_factory=dict)
 
     def answer(self, visit: Visit, setting: Setting, off: Sample | None) -> Sample | None:
-        """None when this arm cannot answer this case. `off`, an answer to the same case, is what predictions spoil."""
+        """None when this arm cannot answer this case. Predictions are made of `off`, which answers it too."""
         case, number = visit.case, visit.round
         if setting.arm in self.others:
             return self.others[setting.arm](case, self.ours.encode(case), setting)

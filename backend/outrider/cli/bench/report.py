@@ -32,7 +32,7 @@ def parts(results: Results) -> dict[str, list[Row]]:
         "drafters by k, against off on the same prompts": drafter_rows(samples),
         "the speed-up formula against what was measured": formula_rows(samples),
         "greedy text of other programs against ours": agreement_rows(samples),
-        "aims": [asdict(aim) for aim in aims(results)],
+        "aims": aim_rows(results),
     }
     return {title: rows for title, rows in found.items() if rows}
 
@@ -157,6 +157,14 @@ def agreement_rows(samples: Samples) -> list[Row]:
 def _first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     """None when one is the beginning of the other."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+
+
+def aim_rows(results: Results) -> list[Row]:
+    words = {True: "met", False: "missed", None: "not measured"}
+    return [
+        {"aim": aim.aim, "wanted": aim.wanted, "figure": aim.figure, "result": words[aim.is_met], "with": aim.by}
+        for aim in aims(results)
+    ]
 
 
 def policy_rows(samples: Samples) -> list[Row]:
