@@ -18,7 +18,7 @@ def test_a_table_has_every_column_that_some_row_has() -> None:
     table = as_table("title", [{"a": 1.234, "b": True}, {"b": False, "c": "x"}])
     assert [column.header for column in table.columns] == ["a", "b", "c"]
     assert [list(column.cells) for column in table.columns] == [["1.23", "-"], ["yes", "no"], ["-", "x"]]
-    assert shown(None) == "-"
+    assert [shown(None), shown(0.0123)] == ["-", "0.0123"]
 
 
 def test_drafters_are_listed_by_k_with_the_best_marked() -> None:
@@ -50,6 +50,9 @@ def test_groups_show_each_arm_at_its_best_k() -> None:
     assert [(row["group"], row["prompts"]) for row in rows] == [("quote", 1), ("rag", 1), ("all", 2)]
     assert [row["off"] for row in rows] == pytest.approx([10.0, 30.0, 20.0])
     assert rows[1]["ngram k=3"] is None
+    assert [(row["best"], row["best / off"]) for row in rows] == [
+        ("ngram k=3", pytest.approx(1.0)), ("-", None), ("ngram k=3", pytest.approx(1.0)),
+    ]  # fmt: skip
 
 
 def test_agreement_says_where_texts_part() -> None:

@@ -46,13 +46,15 @@ def test_the_best_k_is_the_one_that_gains_most() -> None:
     measured += [sample("ngram", k, tokens_per_s=speed) for k, speed in ((2, 11.0), (4, 15.0), (8, 12.0))]
     assert Samples(measured).best("ngram") == Setting("ngram", 4)
     assert Samples(measured).best("prediction") is None
+    assert Samples(measured).best_of(("ngram", "suffix")) == Setting("suffix", 3)
+    assert Samples(measured).best_of(("prediction",)) is None
 
 
 def test_groups_part_samples() -> None:
     """By the case's group."""
     both = Samples([sample("off"), sample("off", group="rag", tokens_per_s=30.0)])
     assert both.groups == ["quote", "rag"]
-    assert both.speed(SETTING_OFF, "rag") == pytest.approx(30.0)
+    assert both.in_groups(["rag"]).speed(SETTING_OFF) == pytest.approx(30.0)
     assert both.in_groups(["rag"]).cases == [both.cases[1]]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outrider.cli.bench.samples import SETTING_OFF, Case, Setting
-from outrider.cli.bench.visits import POLICY, drafter_visits, greedy_cases, policy_visits, settings_of
+from outrider.cli.bench.visits import POLICY, Tiers, drafter_visits, greedy_cases, policy_visits, settings_of
 from outrider.core import Task
 from outrider.workloads.prompts import Prompt
 from outrider.workloads.spec_bench import Question
@@ -33,13 +33,14 @@ def test_with_questions_at_hand_only_what_they_lack_is_ours() -> None:
     assert {case.group: case.max_tokens for case in cases} == {"quote": 64, "edit": 128, "spec/qa": 64}
 
 
-def test_off_stands_before_and_after_and_the_heavy_arms_see_each_group_once() -> None:
-    """The rest begins with another arm each time; a predicted group is predicted at each k."""
+def test_off_stands_before_and_after_and_costly_arms_see_less() -> None:
+    """Slow arms see the first cases, heavy ones each group once; the rest begins with another arm each time; a
+    predicted group is predicted at each k."""
     cases = [Case("q1", "quote", "a"), Case("e1", "edit", "b"), Case("q2", "quote", "c")]
-    light, heavy = [Setting("ngram", 3), Setting("suffix", 3)], [Setting("hf")]
-    visits = drafter_visits(cases, light, heavy)
+    light, heavy, slow = [Setting("ngram", 3), Setting("suffix", 3)], [Setting("hf")], [Setting("layer_skip", 2)]
+    visits = drafter_visits(cases, Tiers(light, heavy, slow), 1.0)
     assert all(visit.settings[0] == visit.settings[-1] == SETTING_OFF for visit in visits)
-    assert visits[0].settings[1:-1] == (*light, *heavy)
+    assert visits[0].settings[1:-1] == (*light, *heavy, *slow)
     assert set(visits[1].settings[1:-1]) == {*light, *heavy, *settings_of(["prediction"])}
     assert visits[1].settings[1] == light[1]
     assert visits[2].settings[1:-1] == tuple(light)

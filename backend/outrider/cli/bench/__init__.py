@@ -15,6 +15,9 @@ from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 if TYPE_CHECKING:
     from outrider.cli.bench.measure import Results
 
+#: Columns of tables that are not printed to a terminal.
+WIDTH = 180
+
 app = typer.Typer(help="Measurements; every one prints its conditions.", no_args_is_help=True)
 
 
@@ -68,6 +71,8 @@ def print_report(results: Results, stated: Mapping[str, object]) -> None:
     from outrider.cli.bench.report import as_table, parts
 
     console = Console()
+    if not console.is_terminal:  # a file or a pipe has no edge to fold at
+        console.width = WIDTH
     for title, rows in parts(results).items():
         console.print(as_table(title, rows))
     for note in results.notes:

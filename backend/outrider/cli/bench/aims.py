@@ -75,25 +75,20 @@ def _counterpart(samples: Samples, drafter: str) -> Aim:
 
 def _against_llama(samples: Samples, what: str, groups: Sequence[str]) -> Aim:
     part = _part(samples, groups)
-    best = _best(part, DRAFTERS)
+    best = part.best_of(DRAFTERS)
     figure = None if best is None else _over_fastest(part, best, _LLAMA)
     return _at_least(f"{what} / llama.cpp", figure, 1.0, str(best or ""))
 
 
 def _gain(samples: Samples, what: str, groups: Sequence[str], drafters: Sequence[str], wanted: float) -> Aim:
     part = _part(samples, groups)
-    best = _best(part, drafters)
+    best = part.best_of(drafters)
     return _at_least(what, None if best is None else part.ratio(best, SETTING_OFF), wanted, str(best or ""))
 
 
 def _part(samples: Samples, groups: Sequence[str]) -> Samples:
     """The first of these groups that was measured."""
     return samples.in_groups([group for group in groups if group in samples.groups][:1])
-
-
-def _best(samples: Samples, arms: Sequence[str]) -> Setting | None:
-    found = [best for arm in arms if (best := samples.best(arm)) is not None]
-    return max(found, key=lambda setting: samples.ratio(setting, SETTING_OFF) or 0.0, default=None)
 
 
 def _over_fastest(samples: Samples, ours: Setting, others: Sequence[str]) -> float | None:

@@ -15,7 +15,8 @@ from outrider.cli.bench.samples import Case, Sample, Setting
 #: The value of the library's own examples.
 LOOKUP_TOKENS = 10
 #: The library is slow, and its speed hardly depends on the length; ratios are taken over as many tokens of ours.
-MAX_TOKENS = 32
+MAX_TOKENS, MAX_ASSISTED_TOKENS = 32, 16
+ASSISTED = ("hf_assisted", "hf_early_exit", "hf_draft_model")
 
 
 def is_installed() -> bool:
@@ -61,7 +62,7 @@ class HuggingFaceArm:
         sampling: Mapping[str, Any] = {"do_sample": False}
         if case.temperature:
             sampling = {"do_sample": True, "temperature": case.temperature}
-        limit = min(MAX_TOKENS, case.max_tokens)
+        limit = min(MAX_ASSISTED_TOKENS if setting.arm in ASSISTED else MAX_TOKENS, case.max_tokens)
         self._torch.manual_seed(SEED)
         clock = _Clock()
         out = self._model.generate(

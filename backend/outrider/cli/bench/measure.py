@@ -73,13 +73,14 @@ class Clock:
     """The time budget of a run, and its progress."""
 
     def __init__(self, minutes: float, progress: Progress) -> None:
-        self._start_s, self._budget_s = time.monotonic(), 60.0 * minutes
+        self.minutes = minutes
+        self._start_s = time.monotonic()
         self._progress = progress
 
     @property
     def share(self) -> float:
         """Of the budget that is used up."""
-        return (time.monotonic() - self._start_s) / self._budget_s
+        return (time.monotonic() - self._start_s) / (60.0 * self.minutes)
 
     def show(self, what: str) -> None:
         self._progress(what, min(self.share, 1.0))

@@ -41,7 +41,9 @@ def as_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     from rich.table import Table
 
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    table = Table(*columns, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(shown(row.get(column)) for column in columns))
     return table
@@ -52,7 +54,9 @@ def shown(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.4f}"
 
 
 def as_json(results: Results, conditions: Mapping[str, object]) -> Row:
@@ -106,9 +110,19 @@ def group_rows(samples: Samples) -> list[Row]:
     settings = [best for arm in arms if (best := samples.best(arm)) is not None]
     rows: list[Row] = []
     for group in [*samples.groups, None] if samples else []:
-        num_cases = sum(group in (None, case.group) for case in samples.cases)
-        speeds = {str(setting): samples.speed(setting, group) for setting in settings}
-        rows.append({"group": group or "all", "prompts": num_cases, **speeds})
+        part = samples if group is None else samples.in_groups([group])
+        speeds = {str(setting): part.speed(setting) for setting in settings}
+        best = part.best_of(DRAFTERS)
+        gain = None if best is None else part.ratio(best, SETTING_OFF)
+        rows.append(
+            {
+                "group": group or "all",
+                "prompts": len(part.cases),
+                **speeds,
+                "best": str(best or "-"),
+                "best / off": gain,
+            }
+        )
     return rows
 
 
@@ -141,7 +155,8 @@ def agreement_rows(samples: Samples) -> list[Row]:
     for setting in samples.settings:
         if setting.arm in (OFF, *DRAFTERS):
             continue
-        firsts = [_first_difference(a.token_ids, b.token_ids) for a, b in samples.beside(setting, SETTING_OFF)]
+        pairs = {theirs.case: (theirs, ours) for theirs, ours in samples.beside(setting, SETTING_OFF)}
+        firsts = [_first_difference(theirs.token_ids, ours.token_ids) for theirs, ours in pairs.values()]
         differing = [first for first in firsts if first is not None]
         rows.append(
             {

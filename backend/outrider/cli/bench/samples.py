@@ -114,9 +114,9 @@ class Samples:
     def settings(self) -> list[Setting]:
         return list(dict.fromkeys(sample.setting for sample in self.all))
 
-    def of(self, setting: Setting, group: str | None = None) -> list[Sample]:
-        """Answers of one setting, in one group or in all."""
-        return [s for s in self.all if s.setting == setting and group in (None, s.case.group)]
+    def of(self, setting: Setting) -> list[Sample]:
+        """Answers of one setting."""
+        return [sample for sample in self.all if sample.setting == setting]
 
     def in_groups(self, groups: Sequence[str]) -> Samples:
         return Samples([sample for sample in self.all if sample.case.group in groups])
@@ -131,9 +131,9 @@ class Samples:
             if sample.round == against.round
         ]
 
-    def speed(self, setting: Setting, group: str | None = None) -> float | None:
+    def speed(self, setting: Setting) -> float | None:
         """Median tokens per second over answers."""
-        return _median([sample.speed() for sample in self.of(setting, group)])
+        return _median([sample.speed() for sample in self.of(setting)])
 
     def ratio(self, setting: Setting, other: Setting) -> float | None:
         """Median over cases of how much faster `setting` was than `other`, on the same case and tokens."""
@@ -149,6 +149,11 @@ class Samples:
         ratios = {s: self.ratio(s, SETTING_OFF) for s in self.settings if s.arm == arm}
         found = {setting: gain for setting, gain in ratios.items() if gain is not None}
         return max(found, key=lambda setting: found[setting]) if found else None
+
+    def best_of(self, arms: Sequence[str]) -> Setting | None:
+        """The setting of any of these arms that gained most over off."""
+        found = [best for arm in arms if (best := self.best(arm)) is not None]
+        return max(found, key=lambda setting: self.ratio(setting, SETTING_OFF) or 0.0, default=None)
 
 
 def _median(values: Sequence[float | None]) -> float | None:

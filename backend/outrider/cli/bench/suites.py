@@ -59,13 +59,16 @@ def run_drafters(models: Models, tasks: Tasks, clock: Clock, results: Results) -
     cases = visits.greedy_cases(tasks.prompts, tasks.questions, tasks.seed)
     slow, fast = _hugging_face(models, results), _llama(models, clock, results)
     arms = Arms(EngineArm(models.folder, models.draft_model), slow | fast)
-    light = visits.settings_of(visits.LIGHT) + [Setting(arm) for arm in fast]
-    heavy = visits.settings_of([name for name in visits.HEAVY if name in arms.ours.engine.drafters.makers])
-    heavy += [Setting(arm) for arm in slow]
-    warm_up(arms, cases[0], [SETTING_OFF, *light, *heavy])
+    drafters = [name for name in visits.SLOW if name in arms.ours.engine.drafters.makers]
+    tiers = visits.Tiers(
+        visits.settings_of(visits.LIGHT) + [Setting(arm) for arm in fast],
+        [Setting(arm) for arm in slow if arm not in hugging_face.ASSISTED],
+        visits.settings_of(drafters) + [Setting(arm) for arm in slow if arm in hugging_face.ASSISTED],
+    )
+    warm_up(arms, cases[0], [SETTING_OFF, *tiers.all])
     measure_step(arms.ours, cases[0], clock, results)
     measure_batches(arms.ours, cases, clock, results)
-    measure_visits(arms, visits.drafter_visits(cases, light, heavy), clock, results)
+    measure_visits(arms, visits.drafter_visits(cases, tiers, clock.minutes), clock, results)
 
 
 def _hugging_face(models: Models, results: Results) -> dict[str, Other]:
@@ -102,7 +105,7 @@ def facts(suite: str, tasks: Tasks, results: Results) -> dict[str, object]:
     made: dict[str, object] = {
         "threads": torch.get_num_threads(),
         "visits": f"{results.num_visits} of {results.num_planned}{', interrupted' if results.is_interrupted else ''}",
-        "hf": f"fp32, first {hugging_face.MAX_TOKENS} tokens",
+        "hf": f"fp32, first {hugging_face.MAX_TOKENS} tokens, {hugging_face.MAX_ASSISTED_TOKENS} when assisted",
     }
     if suite == "policy":
         return made | {"rounds": visits.POLICY_ROUNDS}

@@ -18,8 +18,10 @@ KS = {
     "layer_skip": (2, 4),
     "draft_model": (2, 4),
 }
-#: Drafters that cost next to nothing; they answer every case, the others the first case of each group.
-LIGHT, HEAVY = ("ngram", "suffix"), ("layer_skip", "draft_model")
+#: Drafters that cost next to nothing and answer every case, and those that run a model.
+LIGHT, SLOW = ("ngram", "suffix"), ("layer_skip", "draft_model")
+#: First cases that slow arms answer, for each minute of the run.
+SLOW_CASES_PER_MINUTE = 0.3
 #: Groups whose answers are predicted, as an editor does, and therefore longer.
 PREDICTED = ("edit",)
 #: Groups that stand for what Spec-Bench lacks; with its questions at hand no others of ours are needed.
@@ -58,15 +60,34 @@ def greedy_cases(prompts: Sequence[Prompt], questions: Sequence[Question], seed:
     return [case for case in chain.from_iterable(zip_longest(*groups.values())) if case is not None]
 
 
-def drafter_visits(cases: Sequence[Case], light: Sequence[Setting], heavy: Sequence[Setting]) -> list[Visit]:
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """Settings by what an answer of theirs costs."""
+
+    light: Sequence[Setting]
+    """They answer every case."""
+    heavy: Sequence[Setting] = ()
+    """The first case of each group."""
+    slow: Sequence[Setting] = ()
+    """The first cases of all."""
+
+    @property
+    def all(self) -> list[Setting]:
+        return [*self.light, *self.heavy, *self.slow]
+
+
+def drafter_visits(cases: Sequence[Case], tiers: Tiers, minutes: float) -> list[Visit]:
     """Off before and after everything else; the rest begins with another arm each time."""
+    num_slow = max(1, round(SLOW_CASES_PER_MINUTE * minutes))
     visits, seen = [], set()
     for i, case in enumerate(cases):
-        settings = list(light)
+        settings = list(tiers.light)
         if case.group in PREDICTED:
             settings += settings_of(["prediction"])
         if case.group not in seen:
-            settings += heavy
+            settings += tiers.heavy
+        if i < num_slow:
+            settings += tiers.slow
         seen.add(case.group)
         first = i % len(settings)
         visits.append(Visit(case, (SETTING_OFF, *settings[first:], *settings[:first], SETTING_OFF)))
