@@ -17,7 +17,7 @@ test: model
 	$(BIN)/python -m pytest $(ARGS)
 
 bench: model
-	@$(BIN)/outrider bench engine $(JSON_ARG) $(ARGS)
+	@$(BIN)/outrider bench engine --suite policy $(JSON_ARG) $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -51,7 +51,8 @@ FENCES = {
     "torch": {"engine", "speculation", "cli"},
     "yaml": {"config", "policy/loader", "workloads"},
     "aiohttp.web": {"gateway", "engine/server", "app"},
-    "transformers": {"cli/bench_engine"},
+    "transformers": {"cli/bench/hugging_face"},
+    "llama_cpp": {"cli/bench/llama"},
     "plotext": {"cli/profile"},
 }
 #: Broad excepts, each with its reason where it stands.

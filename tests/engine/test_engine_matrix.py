@@ -17,7 +17,7 @@ from random_llama import write_random_llama
 from markov import EOS, add_end, write_ending_checkpoint
 from outrider.config import packaged_data
 from outrider.core import DRAFTERS
-from outrider.engine.drafters.layer_skip import write_skip
+from outrider.engine.drafters.layer_skip import LayerSet, write_layer_set
 from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.kv_cache import BLOCK_SIZE
@@ -122,7 +122,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory, chain: np.ndarray) -> World:
     blurred = chain.copy()
     blurred[:, :4] *= 0.4
     write_ending_checkpoint(folder / "draft", blurred)
-    write_skip(folder / "set.json", 1, frozenset())
+    write_layer_set(folder / "set.json", LayerSet(num_layers=1, skip=()))
     return World(folder, [tuple((7 * i * i + 3 * i + s) % 4 for i in range(19 + s)) for s in range(8)])
 
 
@@ -133,7 +133,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> World:
     for name, num_layers in (("target", 3), ("draft", 1)):
         write_random_llama(folder / name, num_layers=num_layers)
         add_end(folder / name)
-    write_skip(folder / "set.json", 3, frozenset({1}))
+    write_layer_set(folder / "set.json", LayerSet(num_layers=3, skip=(1,)))
     return World(folder, [tuple((7 * i * i + 3 * i + s) % 60 for i in range(19 + s)) for s in range(8)])
 
 
