@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
+from outrider.cli.bench_gateway import gateway
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 
 app = typer.Typer(help="Measurements; every one prints its conditions.", no_args_is_help=True)
+app.command()(gateway)
 
 Model = Annotated[str, typer.Option(help="Name of a pulled model, or a local folder.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all figures and conditions to this file.")]
