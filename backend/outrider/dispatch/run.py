@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from outrider.core import LaneLoad, Outcome, Report, SpecStats, WirePlan
@@ -41,8 +41,10 @@ class Run:
         """Send the request to the lane; leaving the block early aborts it there."""
         call = self.call
         model = self.model if call.body.get("model") is None else None
-        attempt = lane_call(call.path, call.raw, self.plan, model=model, is_stream=call.is_stream)
-        return self.client.open(self.lane, self.url, replace(attempt, headers=call.headers))
+        attempt = lane_call(
+            call.path, call.raw, self.plan, model=model, is_stream=call.is_stream, headers=call.headers
+        )
+        return self.client.open(self.lane, self.url, attempt)
 
     def saw_event(self) -> None:
         """Something arrived from the lane; the first time is remembered."""
