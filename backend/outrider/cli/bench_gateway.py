@@ -18,7 +18,7 @@ import orjson
 import typer
 
 from outrider.cli.bench_peers import PEERS, peer_server
-from outrider.cli.bench_servers import DEPARTURES, HANG, HANG_BEGUN, MODEL, TICK, Server, server
+from outrider.cli.bench_servers import API_KEY, DEPARTURES, HANG, HANG_BEGUN, MODEL, TICK, Server, server
 from outrider.cli.console import run_async
 from outrider.workloads.conditions import conditions
 from outrider.workloads.wire import Wire, post
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 CHAT = "/v1/chat/completions"
-API_KEY = "bench-key"
 NUM_CONNECTIONS = 32
 NUM_CALLS = 60
 NUM_TICKING = 8

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,6 +19,7 @@ from outrider.runtimes.scripted import ScriptedLane
 from outrider.runtimes.scripted_replies import Fault, Recorded, Reply, default_reply, event, json_reply
 
 MODEL = "scripted"
+API_KEY = "bench-key"
 #: What stands in a prompt to have the lane do it; a tag follows.
 HANG, HANG_BEGUN, TICK = "bench hang ", "bench begin ", "bench tick "
 #: The lane tells here who left and when.
@@ -109,13 +111,16 @@ async def _lane() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _gateway(lane_url: str) -> AsyncIterator[str]:
-    """With policies, metrics and everything else that is on by default."""
+    """With a key and its limits, policies and metrics on."""
     from outrider.app import serving
-    from outrider.config import Config, ServerSection
+    from outrider.config import AuthSection, Config, KeySection, ServerSection
     from outrider.runtimes.lane import Lane
 
     lane = Lane(MODEL, lane_url)
-    async with serving(Config(server=ServerSection(port=0)), lanes=[lane]) as gateway:
+    digest = sha256(API_KEY.encode()).hexdigest()
+    key = KeySection(name="bench", sha256=digest, requests_per_min=10**9, tokens_per_min=10**12)
+    config = Config(server=ServerSection(port=0), auth=AuthSection(keys=(key,)))
+    async with serving(config, lanes=[lane]) as gateway:
         await lane.wait_until_ready()
         yield gateway.url
 

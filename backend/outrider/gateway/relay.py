@@ -24,7 +24,8 @@ _STREAM_HEADERS = {
 async def relay_body(run: Run) -> web.Response:
     """The whole answer with the report in it. Raises what the lane reports as failed, and LaneFailed."""
     async with run.open() as answer:
-        raw = await answer.body()
+        async with run.within_deadline():
+            raw = await answer.body()
         run.saw_event()
     body = read_object(raw)
     raise_failure(body)
@@ -59,7 +60,7 @@ class _Client:
         """One write per packet of the lane, until the end or the first failure."""
         relay = self.relay
         try:
-            async with aclosing(answer.packets()) as packets:
+            async with relay.run.within_deadline(), aclosing(answer.packets()) as packets:
                 async for events in packets:
                     await self._send(relay.feed(events))
                     if relay.failure is not None:
