@@ -40,9 +40,6 @@ class _Line:
         self.turn = 0.0
         """Grows by 1 / share with every place given; the line with the smallest is next."""
 
-    def __len__(self) -> int:
-        return sum(map(len, self._tenants.values()))
-
     @property
     def is_empty(self) -> bool:
         return not self._tenants
