@@ -172,13 +172,18 @@ async def test_run_serves_until_a_signal():
 
 async def test_sighup_reads_policies_again(tmp_path):
     """The next request is decided by the new file; a wrong one is refused and the last good one stays."""
-    policy = "version: 1\nworkload: {name}\nrules: []\n"
+    rule = "{name: all, off: true, reason: a test}"
+    policy = (
+        "version: 1\nworkload: {name}\ndescription: a test\nrules: ["
+        + rule.replace("{", "{{").replace("}", "}}")
+        + "]\n"
+    )
     file = tmp_path / "default.yaml"
-    file.write_text(policy.format(name="default"))
+    file.write_text(policy % "default")
     seen = []
 
     async def on_ready(gateway):
-        (tmp_path / "more.yaml").write_text(policy.format(name="more"))
+        (tmp_path / "more.yaml").write_text(policy % "more")
         os.kill(os.getpid(), signal.SIGHUP)
         await eventually(lambda: gateway.dispatcher.workloads == ("default", "more"))
         file.write_text("rulez: 1\n")

@@ -190,7 +190,8 @@ def test_every_split_at_every_byte_gives_the_same_bytes_and_counts():
     stream += finish(reason="tool_calls") + STATS + USAGE + DONE
     whole = make_run()
     expected = relayed(whole, stream)
-    assert parsed(expected)[1]["choices"][0]["delta"]["tool_calls"] == CALLS
+    events = SSEDecoder().feed(expected)
+    assert json.loads(events[2].data)["choices"][0]["delta"]["tool_calls"] == CALLS
     for at in range(1, len(stream)):
         run, decoder = make_run(), SSEDecoder()
         relay = StreamRelay(run)
