@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from outrider.config import AdmissionSection
@@ -59,6 +57,22 @@ class _Line:
         places.remove(place)
         if not places:
             del self._tenants[tenant]
+
+
+class _Slot:
+    """The context manager of `Admission.slot`; a class, since one made of a generator costs several times as much."""
+
+    def __init__(self, admission: Admission, claim: Claim) -> None:
+        self._admission = admission
+        self._claim = claim
+
+    async def __aenter__(self) -> None:
+        place = self._admission.enter(self._claim)
+        if place is not None:
+            await self._admission.wait(self._claim, place)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._admission.leave()
 
 
 class Admission:
@@ -115,21 +129,15 @@ class Admission:
             self._lines[claim.priority].remove(claim.tenant, place)
             self.num_queued -= 1
 
-    @asynccontextmanager
-    async def slot(self, claim: Claim = ANYBODY) -> AsyncIterator[None]:
+    def slot(self, claim: Claim = ANYBODY) -> _Slot:
         """Hold a place for the block.
 
         QueueFull; QueueTimeout after `queue_timeout_s` in the queue; DeadlineExceeded at the claim's deadline.
         """
-        place = self.enter(claim)
-        if place is not None:
-            await self._wait(claim, place)
-        try:
-            yield
-        finally:
-            self.leave()
+        return _Slot(self, claim)
 
-    async def _wait(self, claim: Claim, place: _Place) -> None:
+    async def wait(self, claim: Claim, place: _Place) -> None:
+        """Until `place`, which `enter` gave, is ours; giving it up at every other end."""
         limit_s = self._limits.queue_timeout_s
         left_s = limit_s if claim.deadline_s is None else claim.deadline_s - time.monotonic()
         try:

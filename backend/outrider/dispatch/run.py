@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -44,28 +44,27 @@ class Run:
         """The effective plan; an embedded lane honours any plan, so it is the decided one."""
         return self.decision.plan
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[LaneAnswer]:
+    def open(self) -> AbstractAsyncContextManager[LaneAnswer]:
         """Send the request to the lane; leaving the block early aborts it there. DeadlineExceeded."""
         call = self.call
         model = self.model if call.body.get("model") is None else None
         attempt = lane_call(
             call.path, call.raw, self.plan, model=model, is_stream=call.is_stream, headers=self._headers()
         )
-        async with AsyncExitStack() as stack:
-            async with self.within_deadline():
-                answer = await stack.enter_async_context(self.client.open(self.lane, self.url, attempt))
-            yield answer
+        answer = self.client.open(self.lane, self.url, attempt)
+        return answer if call.claim.deadline_s is None else self._open_in_time(answer)
 
     @asynccontextmanager
-    async def within_deadline(self) -> AsyncIterator[None]:
+    async def _open_in_time(self, opened: AbstractAsyncContextManager[LaneAnswer]) -> AsyncIterator[LaneAnswer]:
+        async with AsyncExitStack() as stack:
+            async with self.within_deadline():
+                answer = await stack.enter_async_context(opened)
+            yield answer
+
+    def within_deadline(self) -> AbstractAsyncContextManager[None]:
         """DeadlineExceeded when the request's deadline passes in the block."""
         left_s = self._left_s()
-        try:
-            async with asyncio.timeout(left_s):
-                yield
-        except TimeoutError as error:
-            raise DeadlineExceeded("the request's deadline passed") from error
+        return nullcontext() if left_s is None else _deadline(left_s)
 
     def _left_s(self) -> float | None:
         """Seconds to the deadline; None when there is none."""
@@ -120,6 +119,15 @@ class Run:
     def _inputs(self) -> dict[str, Any]:
         load = self.decision.load
         return {"features": asdict(self.decision.features), "load": None if load is None else _load_inputs(load)}
+
+
+@asynccontextmanager
+async def _deadline(left_s: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(left_s):
+            yield
+    except TimeoutError as error:
+        raise DeadlineExceeded("the request's deadline passed") from error
 
 
 def _load_inputs(load: LaneLoad) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from outrider.config import Config
 from outrider.core import Hints
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
-from outrider.errors import BodyTooLarge, RequestTimeout, UnsupportedMediaType
+from outrider.errors import BodyTooLarge, RateLimited, RequestTimeout, UnsupportedMediaType
 from outrider.gateway.access import KEY, claim_of, refuse_internal
 from outrider.gateway.attach import plan_headers
 from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID
@@ -61,8 +61,13 @@ class Routes:
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """Chat and text completions: read and check, then run and relay."""
         call = await self._read_call(request)
-        if call.key is not None:
-            request[ALWAYS_HEADERS] = call.key.headers()
+        try:
+            return await self._relay(request, call)
+        except RateLimited:
+            request[ALWAYS_HEADERS] = {} if call.key is None else call.key.headers()
+            raise
+
+    async def _relay(self, request: web.Request, call: Call) -> web.StreamResponse:
         async with self._dispatcher.run(call) as run:
             limits = {} if call.key is None else call.key.headers()
             request[ALWAYS_HEADERS] = plan_headers(run) | limits
