@@ -131,7 +131,7 @@ def load_config(path: Path | None) -> Config:
     """Read a YAML file (None: the defaults). ConfigError names the file and the key."""
     if path is None:
         return Config()
-    config = _read(path, TypeAdapter(Config))
+    config = _read(path, Config)
     names = [lane.name for lane in config.lanes]
     if len(set(names)) != len(names):
         raise ConfigError(f"{path}: lanes: two lanes have the same name")
@@ -142,7 +142,7 @@ def load_keys(auth: AuthSection) -> tuple[KeySection, ...]:
     """The keys of the section, of its file, and those in `$OUTRIDER_API_KEY` and `$OUTRIDER_ADMIN_KEY`."""
     keys = list(auth.keys)
     if auth.keys_file is not None:
-        keys += _read(auth.keys_file, TypeAdapter(tuple[KeySection, ...]))
+        keys += _read(auth.keys_file, tuple[KeySection, ...])
     for name, variable in (("environment", "OUTRIDER_API_KEY"), ("admin", "OUTRIDER_ADMIN_KEY")):
         if secret := os.environ.get(variable):
             digest = sha256(secret.encode()).hexdigest()
@@ -153,7 +153,7 @@ def load_keys(auth: AuthSection) -> tuple[KeySection, ...]:
     return tuple(keys)
 
 
-def _read(path: Path, kind: TypeAdapter[_T]) -> _T:
+def _read(path: Path, kind: type[_T]) -> _T:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -161,15 +161,18 @@ def _read(path: Path, kind: TypeAdapter[_T]) -> _T:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {str(error).replace(chr(10), ' ')}") from error
     try:
-        return kind.validate_python({} if data is None else data)
+        return TypeAdapter(kind).validate_python({} if data is None else data)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {_first_problem(error)}") from error
+        raise ConfigError(f"{path}: {_first_problem(error, kind)}") from error
 
 
-def _first_problem(error: ValidationError) -> str:
+def _first_problem(error: ValidationError, kind: object) -> str:
+    """Of keys the value is not shown: it may be one."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or "the file"
-    return f"{where}: {first['msg']} (found {first['input']!r})"
+    is_secret = kind is not Config or first["loc"][:1] == ("auth",)
+    found = "" if is_secret else f" (found {first['input']!r})"
+    return f"{where}: {first['msg']}{found}"
 
 
 def cache_dir() -> Path:

@@ -105,7 +105,7 @@ class KeyRing:
         """The key whose text is `secret`. Every key is compared, each in constant time. Unauthorized when none is."""
         if secret is None:
             raise Unauthorized("an API key is required: Authorization: Bearer <key>")
-        digest = sha256(secret.encode()).hexdigest()
+        digest = sha256(secret.encode(errors="surrogateescape")).hexdigest()
         found = [key for key in self._keys if compare_digest(key.section.sha256, digest)]
         if not found:
             raise Unauthorized("the API key is not known")

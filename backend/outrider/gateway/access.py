@@ -19,6 +19,8 @@ from outrider.errors import Forbidden, InvalidRequest
 KEY = web.RequestKey("key", Key)
 PRIORITY = "x-outrider-priority"
 
+#: Of a number of milliseconds: thirty years.
+_MAX_DIGITS = 12
 #: What probes and scrapers ask for.
 _OPEN = frozenset({"/live", "/ready", "/health", "/metrics"})
 _ADMIN = "/outrider/"
@@ -82,6 +84,6 @@ def _deadline_s(given: str | None, limits: AdmissionSection) -> float | None:
     if given is None:
         limit_s = limits.request_timeout_s
         return None if limit_s is None else time.monotonic() + limit_s
-    if not (given.isascii() and given.isdecimal() and int(given)):
+    if not (given.isascii() and given.isdecimal() and len(given) <= _MAX_DIGITS and int(given)):
         raise InvalidRequest(f"{DEADLINE}: expected a positive whole number of milliseconds", param=DEADLINE)
     return time.monotonic() + int(given) / 1000
