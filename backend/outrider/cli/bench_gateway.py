@@ -280,10 +280,15 @@ def gateway(
         targets = [lane, *ours, *peers]
         run_async(main())
     rows = [summarise(one, figures[0]) for one in figures]
-    console = Console(width=150)
-    console.print(_table([list(asdict(row).values()) for row in rows], list(asdict(rows[0])), "ms, one machine"))
+    console = Console()
+    names, *lines = zip(*(asdict(row).values() for row in rows), strict=True)
+    titles = list(asdict(rows[0]))[1:]
+    table = [(title, *line) for title, line in zip(titles, lines, strict=True)]
+    console.print(_table(table, ("ms", *map(str, names)), "one machine, interleaved rounds"))
     console.print(_table(aims(rows[1]), ("figure", "outrider", "aim", ""), "aims"))
     console.print("conditions: " + ", ".join(f"{key} {value}" for key, value in facts.items()), soft_wrap=True)
+    if float(str(facts["load_1m"])) > float(str(facts["num_cores"])):
+        console.print("the machine was busy before the start: the tails say little")
     if max(row.client_share for row in rows[1:]) > 0.8:
         console.print("the client used over 80 % of a core: requests/s are a lower bound")
     if json_file is not None:
