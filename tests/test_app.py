@@ -172,12 +172,7 @@ async def test_run_serves_until_a_signal():
 
 async def test_sighup_reads_policies_again(tmp_path):
     """The next request is decided by the new file; a wrong one is refused and the last good one stays."""
-    rule = "{name: all, off: true, reason: a test}"
-    policy = (
-        "version: 1\nworkload: {name}\ndescription: a test\nrules: ["
-        + rule.replace("{", "{{").replace("}", "}}")
-        + "]\n"
-    )
+    policy = "version: 1\nworkload: %s\ndescription: a test\nrules: [{name: all, off: true, reason: a test}]\n"
     file = tmp_path / "default.yaml"
     file.write_text(policy % "default")
     seen = []
