@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JSON_ARG = $(if $(JSON),--json $(JSON))
 
-.PHONY: demo serve test check bench model format lock clean
+.PHONY: demo serve test check bench bench-gateway model format lock clean
 
 demo: model
 	@$(BIN)/outrider demo
@@ -18,6 +18,9 @@ test: model
 
 bench: model
 	@$(BIN)/outrider bench engine --suite policy $(JSON_ARG) $(ARGS)
+
+bench-gateway: $(READY)
+	@$(BIN)/outrider bench gateway $(JSON_ARG) $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .

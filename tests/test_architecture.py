@@ -50,7 +50,7 @@ ANYTHING = {"app", "cli", "__main__", "__init__"}
 FENCES = {
     "torch": {"engine", "speculation", "cli"},
     "yaml": {"config", "policy/loader", "workloads"},
-    "aiohttp.web": {"gateway", "engine/server", "app"},
+    "aiohttp.web": {"gateway", "engine/server", "app", "cli/bench/servers"},
     "transformers": {"cli/bench/hugging_face"},
     "llama_cpp": {"cli/bench/llama"},
     "plotext": {"cli/profile"},

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import ssl
+import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,14 +15,17 @@ from functools import partial
 
 from aiohttp import web
 
-from outrider.config import Config, ServerSection, packaged_data
+from outrider.config import Config, ServerSection, load_keys, packaged_data
 from outrider.core import Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
-from outrider.errors import ConfigError
+from outrider.dispatch.keys import KeyRing
+from outrider.errors import ConfigError, SetupError
+from outrider.gateway.access import guard
 from outrider.gateway.boundary import add_headers, boundary
 from outrider.gateway.routes import Routes
+from outrider.policy.decide import PolicySet
 from outrider.policy.loader import load_policies
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
@@ -32,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 #: Cancelled handlers get this long to unwind.
 _UNWIND_S = 0.25
+_LAG_INTERVAL_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -45,9 +52,24 @@ class Gateway:
     client: LaneClient
     metrics: Metrics
     supervisors: tuple[Supervisor, ...]
+    keys: KeyRing
+    config: Config
     url: str = ""
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     """Set: do not wait for running requests on shutdown."""
+
+    def reload(self) -> str | None:
+        """Read policies and keys again. What is wrong is returned and nothing changes: the last good ones stay."""
+        try:
+            policies, sections = _policies(self.config), load_keys(self.config.auth)
+        except SetupError as error:
+            logger.warning("reload refused: %s", error.message)
+            self.metrics.reloaded(False)
+            return error.message
+        self.dispatcher.replace_policies(policies)
+        self.keys.replace(sections, time.monotonic())
+        self.metrics.reloaded(True)
+        return None
 
     def stop_at_once(self) -> None:
         """End running requests and lanes without grace."""
@@ -70,17 +92,20 @@ def build(
     supervisors = () if lanes is not None else tuple(_supervise(config, metrics))
     pool = Pool(lanes if lanes is not None else [supervisor.lane for supervisor in supervisors])
     admission = Admission(config.admission)
-    directory = config.policy.directory or packaged_data("policies")
-    policies = load_policies(directory, config.policy.default)
-    dispatcher = Dispatcher(admission, pool, client, policies, metrics, on_outcome)
+    dispatcher = Dispatcher(admission, pool, client, _policies(config), metrics, on_outcome)
+    keys = KeyRing(load_keys(config.auth), time.monotonic())
+    gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
-    limit = config.server.max_body_bytes
-    app = web.Application(middlewares=[boundary(metrics)], client_max_size=limit)
-    Routes(dispatcher, pool, metrics, workloads=policies.workloads, max_body_bytes=limit).add_to(app.router)
-    app[GATEWAY] = Gateway(pool, admission, dispatcher, client, metrics, supervisors)
+    app = web.Application(middlewares=[boundary(metrics), guard(keys)], client_max_size=config.server.max_body_bytes)
+    Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload).add_to(app.router)
+    app[GATEWAY] = gateway
     app.on_response_prepare.append(add_headers)
-    app.cleanup_ctx.extend([_client_open, _lanes_running])
+    app.cleanup_ctx.extend([_client_open, _lanes_running, _loop_watched])
     return app
+
+
+def _policies(config: Config) -> PolicySet:
+    return load_policies(config.policy.directory or packaged_data("policies"), config.policy.default)
 
 
 def _supervise(config: Config, metrics: Metrics) -> list[Supervisor]:
@@ -113,6 +138,22 @@ async def _lanes_running(app: web.Application) -> AsyncIterator[None]:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def _loop_watched(app: web.Application) -> AsyncIterator[None]:
+    """Measure how late the event loop is."""
+    metrics = app[GATEWAY].metrics
+
+    async def watch() -> None:
+        while True:
+            due_s = time.monotonic() + _LAG_INTERVAL_S
+            await asyncio.sleep(_LAG_INTERVAL_S)
+            metrics.loop_lagged(max(time.monotonic() - due_s, 0.0))
+
+    task = asyncio.create_task(watch())
+    yield
+    task.cancel()
+    await asyncio.wait([task])
+
+
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("a lane is not looked after any more", exc_info=error)
@@ -132,13 +173,15 @@ async def serving(
     config = config or Config()
     app = build(config, lanes, on_outcome)
     # Without handler_cancellation a client that leaves would not be noticed before the next write.
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_UNWIND_S)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_UNWIND_S,
+        max_line_size=config.server.max_header_bytes, max_field_size=config.server.max_header_bytes)  # fmt: skip
     await runner.setup()
     try:
         await _listen(runner, config.server)
         gateway = app[GATEWAY]
         host, port = runner.addresses[0][:2]
-        gateway.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        scheme = "http" if config.server.tls_certificate is None else "https"
+        gateway.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         yield gateway
     finally:
         await _shut_down(runner, app[GATEWAY], config.server.shutdown_grace_s)
@@ -146,9 +189,20 @@ async def serving(
 
 async def _listen(runner: web.AppRunner, server: ServerSection) -> None:
     try:
-        await web.TCPSite(runner, server.host, server.port).start()
+        await web.TCPSite(runner, server.host, server.port, ssl_context=_tls(server)).start()
     except OSError as error:
         raise ConfigError(f"cannot listen on {server.host}:{server.port}: {error.strerror}") from error
+
+
+def _tls(server: ServerSection) -> ssl.SSLContext | None:
+    if server.tls_certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(server.tls_certificate, server.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"server.tls_certificate: {server.tls_certificate} cannot be used: {error}") from error
+    return context
 
 
 async def _shut_down(runner: web.AppRunner, gateway: Gateway, grace_s: float) -> None:
@@ -185,6 +239,8 @@ async def run(config: Config, *, on_ready: Callable[[Gateway], Coroutine[None, N
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, on_signal)
+        if sys.platform != "win32":
+            loop.add_signal_handler(signal.SIGHUP, gateway.reload)
         beside = None if on_ready is None else asyncio.create_task(on_ready(gateway))
         await stop.wait()
         if beside is not None:

@@ -154,6 +154,11 @@ class LaneState(Enum):
     STOPPED = "stopped"  # stopped by us, for good
 
 
+#: Order among waiting requests, the most urgent first.
+Priority = Literal["interactive", "default", "bulk"]
+PRIORITIES: tuple[Priority, ...] = get_args(Priority)
+
+
 @dataclass(slots=True)
 class Outcome:
     """How one request ended; `dispatch` reports exactly one per request."""
@@ -162,8 +167,17 @@ class Outcome:
     """HTTP status; 499 when the client left."""
     error_code: str | None = None
     stats: SpecStats | None = None
+    num_prompt_tokens: int = 0
+    """An estimate; 0 when the request ended before anything was decided."""
     num_completion_tokens: int | None = None
     first_event_s: float | None = None
     """Seconds from arrival to the first event relayed."""
     total_s: float = 0.0
+    num_events: int = 0
+    """Events of a stream that were relayed."""
+    num_slow_gaps: int = 0
+    """Pauses between two events of a stream that a reader notices."""
+    workload: str = "none"
+    """The workload that decided; `none` when the request ended before."""
+    tenant: str = "none"
     phases: dict[str, float] = field(default_factory=dict)

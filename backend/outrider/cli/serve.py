@@ -32,6 +32,7 @@ def serve(
     model: Annotated[
         str | None, typer.Option(help="Model of every lane: a pulled model's name, or a folder.")
     ] = None,
+    access_log: Annotated[bool, typer.Option(help="Log one JSON object per request.")] = False,
     verbose: Annotated[bool, typer.Option(help="Log every request and every line of the lanes.")] = False,
 ) -> None:
     """Serve the OpenAI-compatible endpoint until Ctrl-C; a second Ctrl-C does not wait for running requests."""
@@ -40,6 +41,8 @@ def serve(
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    if access_log:
+        logging.getLogger("outrider.access").setLevel(logging.INFO)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     settings = _with_overrides(load_config(config), host, port, model)
     run_async(run(settings, on_ready=_announce))

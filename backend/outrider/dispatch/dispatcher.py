@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from outrider.core import Outcome
 from outrider.dispatch.admission import Admission
@@ -49,6 +49,14 @@ class Dispatcher:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        return self._policies.workloads
+
+    def replace_policies(self, policies: PolicySet) -> None:
+        """Decide by these from the next request on."""
+        self._policies = policies
+
     async def wait_until_idle(self) -> None:
         """Return when no request is open."""
         await self._idle.wait()
@@ -57,20 +65,22 @@ class Dispatcher:
     async def run(self, call: Call) -> AsyncIterator[Run]:
         """Hold everything that `call` needs while the block relays; frees all of it on every exit.
 
-        Raises ModelNotFound, QueueFull, QueueTimeout and LaneUnavailable before anything is sent to a lane.
+        Raises ModelNotFound, RateLimited, QueueFull, QueueTimeout, DeadlineExceeded and LaneUnavailable before
+        anything is sent to a lane.
         """
         # What no branch below replaces is a fault of ours.
-        outcome = Outcome(status=500, error_code="internal_error")
+        outcome = Outcome(status=500, error_code="internal_error", tenant=call.claim.tenant)
         self.num_open += 1
         self._idle.clear()
         try:
             model = self._pool.card(call.model).id
-            async with self._admission.slot():
-                outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
-                lane = self._pool.resolve(model)
-                decision = self._decide(call, lane, outcome)
-                with lane.occupied():
-                    yield self._start(call, lane, model, decision, outcome)
+            with _within_limits(call, outcome):
+                async with self._admission.slot(call.claim):
+                    outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
+                    lane = self._pool.resolve(model)
+                    decision = self._decide(call, lane, outcome)
+                    with lane.occupied():
+                        yield self._start(call, lane, model, decision, outcome)
         except APIError as error:
             outcome.status, outcome.error_code = error.status, error.code
             raise
@@ -89,6 +99,7 @@ class Dispatcher:
         decision = self._policies.decide(features, call.hints, lane.load(), now_s)
         outcome.phases["plan"] = time.monotonic() - now_s
         plan = decision.plan
+        outcome.workload, outcome.num_prompt_tokens = decision.workload, features.num_prompt_tokens
         self._metrics.decided(decision.workload, decision.rule, plan.drafter, plan.k)
         return decision
 
@@ -109,3 +120,20 @@ class Dispatcher:
         )  # fmt: skip
         if self._on_outcome is not None:
             self._on_outcome(call, outcome)
+
+
+@contextmanager
+def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
+    """Count the request on its key for the block, and charge what it used at the end. RateLimited."""
+    key = call.key
+    if key is None:
+        yield
+        return
+    key.enter(time.monotonic())
+    try:
+        yield
+    finally:
+        # Without a usage count from the lane, the events of a stream are the best known.
+        completed = outcome.num_completion_tokens
+        num_tokens = outcome.num_prompt_tokens + (outcome.num_events if completed is None else completed)
+        key.leave(num_tokens, time.monotonic())

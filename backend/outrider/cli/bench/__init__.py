@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from outrider.cli.bench.gateway import gateway
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 WIDTH = 180
 
 app = typer.Typer(help="Measurements; every one prints its conditions.", no_args_is_help=True)
+app.command()(gateway)
 
 
 @app.command()
