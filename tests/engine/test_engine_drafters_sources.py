@@ -9,7 +9,6 @@ import pytest
 from random_llama import write_random_llama
 
 from markov import write_markov_checkpoint
-from outrider.core import DRAFTERS
 from outrider.engine.drafters.layer_skip import write_skip
 from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits, Output
@@ -18,6 +17,8 @@ from outrider.errors import InvalidRequest
 from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.speculation.target import SamplingLaw
 
+#: What the embedded engine has.
+DRAFTERS = ("ngram", "suffix", "prediction", "draft_model", "layer_skip")
 LIMITS = EngineLimits(max_running=64, max_total_tokens=8192, context_length=256)
 KS = (1, 2, 4, 8)
 NUM_TOKENS = 40
