@@ -12,7 +12,16 @@ from functools import partial
 
 from aiohttp import web
 
-from outrider.config import Config, ServerSection, packaged_data
+from outrider.config import (
+    Config,
+    LaneSection,
+    ServerSection,
+    SGLangSection,
+    UrlSection,
+    cache_dir,
+    inherited_environment,
+    packaged_data,
+)
 from outrider.core import Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
@@ -23,9 +32,12 @@ from outrider.gateway.routes import Routes
 from outrider.policy.loader import load_policies
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
+from outrider.runtimes.launch import engine_launch, sglang_launch
 from outrider.runtimes.load import LaneWatch
 from outrider.runtimes.pool import Pool
-from outrider.runtimes.supervisor import Supervisor, engine_command
+from outrider.runtimes.process import Log
+from outrider.runtimes.roll import Roll
+from outrider.runtimes.supervisor import Supervisor
 from outrider.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -45,6 +57,7 @@ class Gateway:
     client: LaneClient
     metrics: Metrics
     supervisors: tuple[Supervisor, ...]
+    rolls: tuple[Roll, ...] = ()
     url: str = ""
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     """Set: do not wait for running requests on shutdown."""
@@ -69,6 +82,8 @@ def build(
     client = LaneClient(metrics)
     supervisors = () if lanes is not None else tuple(_supervise(config, metrics))
     pool = Pool(lanes if lanes is not None else [supervisor.lane for supervisor in supervisors])
+    sections = config.lanes if lanes is None else ()
+    rolls = tuple(Roll(one, pool, client) for one in sections if isinstance(one, UrlSection))
     admission = Admission(config.admission)
     directory = config.policy.directory or packaged_data("policies")
     policies = load_policies(directory, config.policy.default)
@@ -77,22 +92,33 @@ def build(
     limit = config.server.max_body_bytes
     app = web.Application(middlewares=[boundary(metrics)], client_max_size=limit)
     Routes(dispatcher, pool, metrics, workloads=policies.workloads, max_body_bytes=limit).add_to(app.router)
-    app[GATEWAY] = Gateway(pool, admission, dispatcher, client, metrics, supervisors)
+    app[GATEWAY] = Gateway(pool, admission, dispatcher, client, metrics, supervisors, rolls)
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.extend([_client_open, _lanes_running])
     return app
 
 
 def _supervise(config: Config, metrics: Metrics) -> list[Supervisor]:
-    return [
-        Supervisor(
-            Lane(section.name),
-            partial(engine_command, section),
-            metrics,
-            ready_timeout_s=section.ready_timeout_s,
-        )
-        for section in config.lanes
-    ]
+    return [_supervisor(lane, metrics) for lane in config.lanes if not isinstance(lane, UrlSection)]
+
+
+def _supervisor(section: LaneSection | SGLangSection, metrics: Metrics) -> Supervisor:
+    """Of the process that a profile describes."""
+    if isinstance(section, LaneSection):
+        lane, launch, log = Lane(section.name), partial(engine_launch, section), Log()
+    else:
+        inherited = inherited_environment()
+        lane = Lane(section.name, profile=section)
+        launch = partial(sglang_launch, section, locate=located, inherited=inherited)
+        log = Log(cache_dir() / "logs" / f"{section.name}.log")
+    return Supervisor(lane, launch, metrics, ready_timeout_s=section.ready_timeout_s, log=log)
+
+
+def located(model: str) -> str:
+    """The folder of a pulled model; any other name as it is, for SGLang to find."""
+    from outrider.engine.pull import CATALOG, locate
+
+    return str(locate(model, cache_dir())) if model in CATALOG else model
 
 
 async def _client_open(app: web.Application) -> AsyncIterator[None]:
@@ -102,7 +128,8 @@ async def _client_open(app: web.Application) -> AsyncIterator[None]:
 
 async def _lanes_running(app: web.Application) -> AsyncIterator[None]:
     gateway = app[GATEWAY]
-    jobs = [supervisor.run() for supervisor in gateway.supervisors]
+    jobs: list[Coroutine[None, None, None]] = [supervisor.run() for supervisor in gateway.supervisors]
+    jobs += [roll.run() for roll in gateway.rolls]
     jobs += [LaneWatch(lane, gateway.client).run() for lane in gateway.pool.lanes]
     tasks = [asyncio.create_task(job) for job in jobs]
     for task in tasks:

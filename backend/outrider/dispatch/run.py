@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from outrider.core import LaneLoad, Outcome, Report, SpecStats, WirePlan
+from outrider.core import Outcome, Report, SpecStats, WirePlan
 from outrider.dispatch.call import Call
 from outrider.errors import APIError
 from outrider.policy.decide import Decision
@@ -31,11 +31,13 @@ class Run:
     outcome: Outcome
     reasons: list[str] = field(default_factory=list)
     """What came to light after the decision."""
+    effective: Plan | None = None
+    """The lane's nearest to the decided plan; None when it runs just that."""
 
     @property
     def plan(self) -> Plan:
-        """The effective plan; an embedded lane honours any plan, so it is the decided one."""
-        return self.decision.plan
+        """The plan that the lane runs."""
+        return self.effective or self.decision.plan
 
     def open(self) -> AbstractAsyncContextManager[LaneAnswer]:
         """Send the request to the lane; leaving the block early aborts it there."""
@@ -82,9 +84,4 @@ class Run:
 
     def _inputs(self) -> dict[str, Any]:
         load = self.decision.load
-        return {"features": asdict(self.decision.features), "load": None if load is None else _load_inputs(load)}
-
-
-def _load_inputs(load: LaneLoad) -> dict[str, Any]:
-    fields = asdict(load)
-    return fields | {"age_s": round(time.monotonic() - fields.pop("read_at_s"), 3)}
+        return {"features": asdict(self.decision.features), "load": None if load is None else load.to_wire()}

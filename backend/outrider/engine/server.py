@@ -29,6 +29,9 @@ from outrider.version import __version__
 
 Parse = Callable[[object, Engine], Parsed]
 
+#: Parts of the sampling law that gateways ask about; all that the engine takes, it honours, drafts or not.
+_EXACT_SURFACES = ("temperature", "top_k with top_p", "min_p", "penalties", "seed")
+
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
@@ -96,7 +99,9 @@ class EngineServer:
             "max_req_input_len": self._engine.context_length - 1,
             "speculative_algorithm": None,
             "version": f"outrider-{__version__}",
-            "outrider": {"drafters": list(self._engine.drafters.makers), "max_k": MAX_K},
+            "outrider": {
+                "drafters": list(self._engine.drafters.makers), "max_k": MAX_K, "exact_surfaces": _EXACT_SURFACES,
+            },
             "internal_states": [{"effective_max_running_requests_per_dp": limits.max_running}],
         })  # fmt: skip
 
