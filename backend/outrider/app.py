@@ -121,6 +121,21 @@ def located(model: str) -> str:
     return str(locate(model, cache_dir())) if model in CATALOG else model
 
 
+@asynccontextmanager
+async def looking_after(config: Config, *, has_processes: bool = True) -> AsyncIterator[Gateway]:
+    """The lanes of a configuration for the block, without the HTTP edge; those that we launch only when asked."""
+    lanes = config.lanes if has_processes else tuple(one for one in config.lanes if isinstance(one, UrlSection))
+    if not lanes:
+        raise ConfigError("the configuration has no lane of the kind url")
+    app = build(config.model_copy(update={"lanes": lanes}))
+    app.freeze()
+    try:
+        await app.startup()
+        yield app[GATEWAY]
+    finally:
+        await app.cleanup()
+
+
 async def _client_open(app: web.Application) -> AsyncIterator[None]:
     async with app[GATEWAY].client:
         yield
