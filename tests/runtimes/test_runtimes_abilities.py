@@ -59,8 +59,10 @@ def test_the_plugin_makes_a_lane_obedient_and_exact():
     assert found.surfaces == {Surface.TEMPERATURE, Surface.TOP_K_TOP_P, Surface.MIN_P, Surface.SEED}
     assert found.plugin == ("k", "sampling", "min_p", "seeds")
     assert read_abilities(with_plugin(NGRAM)) == Abilities(
-        {"ngram": KRange(7, 7)}, False, frozenset(), (), 4, 8, "torch_native", 4090, 8, "0.5.23"
+        {"ngram": KRange(7, 7)}, False, frozenset(), (), True, 4, 8, "torch_native", 4090, 8, "0.5.23"
     )
+    assert not read_abilities(with_plugin(EAGLE, "k", "steps")).counts_proposed
+    assert not read_abilities(EAGLE | {"speculative_adaptive": True}).counts_proposed
     assert read_abilities(with_plugin(PLAIN, "seeds")).surfaces == ALL_BUT_PROCESSOR_AND_SEED | {Surface.SEED}
 
 

@@ -107,8 +107,18 @@ class Dispatcher:
         lane = found.lane
         if lane.url is None:
             raise LaneUnavailable(f"lane {lane.name} is {lane.state.value}", retry_after_s=1.0)
-        reasons = list(found.reasons)
-        return Run(call, self._client, lane.name, lane.url, model, decision, outcome, reasons, found.plan)
+        return Run(
+            call,
+            self._client,
+            lane.name,
+            lane.url,
+            model,
+            decision,
+            outcome,
+            list(found.reasons),
+            found.plan,
+            lane.abilities.counts_proposed,
+        )
 
     def _end(self, call: Call, outcome: Outcome) -> None:
         outcome.total_s = time.monotonic() - call.arrived_at_s

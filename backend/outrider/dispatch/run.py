@@ -33,6 +33,8 @@ class Run:
     """What came to light after the decision."""
     effective: Plan | None = None
     """The lane's nearest to the decided plan; None when it runs just that."""
+    counts_proposed: bool = True
+    """Whether the lane's count of proposed drafts can be believed."""
 
     @property
     def plan(self) -> Plan:
@@ -53,6 +55,8 @@ class Run:
 
     def saw_stats(self, stats: SpecStats | None, *, is_contradictory: bool = False) -> None:
         """The lane's statistics came, or came and cannot be believed."""
+        if stats is not None and not self.counts_proposed:
+            stats = replace(stats, num_proposed=None)
         self.outcome.stats = stats
         if is_contradictory:
             self.reasons.append(CONTRADICTION)

@@ -54,6 +54,8 @@ class Abilities:
     """Honoured exactly, speculated or not."""
     plugin: tuple[str, ...] | None = None
     """Our plugin's active parts; None when there is no plugin."""
+    counts_proposed: bool = True
+    """False where SGLang's own count would be wrong: it multiplies by the width at launch, and the width changes."""
     top_k: int | None = None
     num_draft_tokens: int | None = None
     attention_backend: str | None = None
@@ -94,6 +96,7 @@ def read_abilities(info: Mapping[str, Any]) -> Abilities:
         can_be_off=can_be_off,
         surfaces=_surfaces(info, plugin or (), is_speculating=bool(drafters)),
         plugin=plugin,
+        counts_proposed="steps" not in (plugin or ()) and info.get("speculative_adaptive") is not True,
         top_k=_count(info, "speculative_eagle_topk"),
         num_draft_tokens=_count(info, "speculative_num_draft_tokens"),
         attention_backend=_text(info, "attention_backend"),
