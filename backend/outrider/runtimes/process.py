@@ -57,6 +57,10 @@ class ChildProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    async def ended(self) -> None:
+        """Return as soon as the process has ended."""
+        await self._process.wait()
+
     async def wait(self) -> int:
         """The exit code, once the process has ended and its output is read."""
         code = await self._process.wait()

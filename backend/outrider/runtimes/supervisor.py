@@ -109,15 +109,17 @@ class Supervisor:
             self.process = None
 
     async def _watch(self, process: ChildProcess) -> tuple[float, str]:
-        ended = asyncio.create_task(process.wait())
+        ended = asyncio.create_task(process.ended())
         ready = asyncio.create_task(self.lane.wait_until_ready())
         try:
             await asyncio.wait([ended, ready], timeout=self._ready_timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done() and not ready.done():
                 return 0.0, self._why(f"not ready within {self._ready_timeout_s:g} s")
             ready_at_s = time.monotonic() if ready.done() else None
-            code = await ended
+            await ended
             lived_s = 0.0 if ready_at_s is None else time.monotonic() - ready_at_s
+            self.lane.fails("its process ended", is_gone=True)  # at once: what it wrote last may take a second
+            code = await process.wait()
             return lived_s, self._why(f"its process ended with exit code {code}", code)
         finally:
             ended.cancel()
