@@ -46,7 +46,7 @@ def section(kind: str) -> LaneSection | SGLangSection:
         return LaneSection(model=NAME, max_running=8, max_total_tokens=4096, context_length=1024)
     return SGLangSection(
         name=kind, kind="sglang", device="cpu", max_running=8, max_total_tokens=4096, context_length=1024,
-        flags=("--mem-fraction-static", "0.3"), **SPECULATION[kind],
+        flags=("--mem-fraction-static", "0.9"), **SPECULATION[kind],
     )  # fmt: skip
 
 
