@@ -84,7 +84,9 @@ async def _a_killed_lane_comes_back(gateway: Gateway, client: openai.AsyncOpenAI
     with pytest.raises(openai.APIStatusError) as failed:
         await hurt
     assert failed.value.status_code == 502 and failed.value.body["code"] == "lane_failed"
-    assert not supervisor.lane.is_ready
+    async with asyncio.timeout(5):
+        while supervisor.lane.is_ready:
+            await asyncio.sleep(0.01)
     _, report = await ask(client, temperature=0)
     assert (report["lane"], report["effective"]["drafter"]) == ("plain", "off")
     async with asyncio.timeout(READY_S):

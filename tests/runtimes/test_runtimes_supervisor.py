@@ -11,6 +11,7 @@ from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.launch import Launch
 from outrider.runtimes.load import LaneWatch
+from outrider.runtimes.process import Log
 from outrider.runtimes.supervisor import Backoff, Supervisor
 from outrider.telemetry.metrics import Metrics
 
@@ -46,12 +47,13 @@ def is_alive(pid):
 
 
 @asynccontextmanager
-async def supervised(command, *, ready_timeout_s=30.0, backoff=None):
+async def supervised(command, *, ready_timeout_s=30.0, backoff=None, log=None):
     """A supervisor and a watch at work."""
     metrics = Metrics()
     backoff = backoff or Backoff(first_s=0.05, limit_s=0.2)
     async with LaneClient(metrics) as client:
-        supervisor = Supervisor(Lane("a"), command, metrics, ready_timeout_s=ready_timeout_s, backoff=backoff)
+        lane = Lane("a")
+        supervisor = Supervisor(lane, command, metrics, ready_timeout_s=ready_timeout_s, backoff=backoff, log=log)
         tasks = [asyncio.create_task(supervisor.run()), asyncio.create_task(LaneWatch(supervisor.lane, client).run())]
         try:
             yield supervisor
@@ -98,6 +100,15 @@ async def test_a_process_that_fails_to_start_shows_why():
         assert "no such model" in lane.reason
         await eventually(lambda: b"outrider_lane_restarts_total" in supervisor._metrics.render({}) and
                          b'restarts_total{lane="a"} 1.0' in supervisor._metrics.render({}), 30)  # fmt: skip
+
+
+async def test_all_that_a_process_writes_is_in_a_file(tmp_path):
+    """Over several starts, for when the last lines are not enough."""
+    path = tmp_path / "logs" / "a.log"
+    source = "import sys; print('first'); sys.exit('no such model')"
+    async with supervised(python(source), log=Log(path)):
+        await eventually(lambda: path.exists() and path.read_text().count("no such model") >= 2, 30)
+    assert path.read_text().startswith("first\nno such model\n")
 
 
 async def test_a_program_that_does_not_exist_is_a_failure():

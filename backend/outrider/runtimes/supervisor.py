@@ -57,7 +57,7 @@ class Supervisor:
     ) -> None:
         """`launch` gives what to start for a port; it may raise SetupError."""
         self.lane = lane
-        self.log = log or Log()
+        self.log = Log() if log is None else log
         self._launch = launch
         self._metrics = metrics
         self._ready_timeout_s = ready_timeout_s
