@@ -38,7 +38,7 @@ def chat(server: Server, **fields):
     return {
         "model": NAME,
         "messages": MESSAGES,
-        "max_tokens": 12,
+        "max_tokens": 10,
         "temperature": 0,
         "custom_params": custom,
         **fields,
