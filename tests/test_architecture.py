@@ -26,12 +26,13 @@ ALLOWED = {
     "cost": set(),
     "core": set(),
     "errors": set(),
-    "config": {"errors", "core"},
+    "config": {"errors", "core", "profiles"},
+    "profiles": {"core"},
     "policy": {"core", "errors"},
     "telemetry": {"core"},
     "speculation": set(),
     "engine": {"speculation", "policy.plan", "core", "errors", "telemetry", "config"},
-    "runtimes": {"policy.plan", "core", "errors", "telemetry", "config"},
+    "runtimes": {"policy.plan", "core", "errors", "telemetry", "config", "profiles"},
     "dispatch": {"policy", "runtimes", "core", "errors", "telemetry", "config"},
     # The gateway relays a lane's bytes, so it knows how lanes write them; it opens no lane itself.
     "gateway": {

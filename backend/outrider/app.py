@@ -15,7 +15,17 @@ from functools import partial
 
 from aiohttp import web
 
-from outrider.config import Config, ServerSection, load_keys, packaged_data
+from outrider.config import (
+    Config,
+    LaneSection,
+    ServerSection,
+    SGLangSection,
+    UrlSection,
+    cache_dir,
+    inherited_environment,
+    load_keys,
+    packaged_data,
+)
 from outrider.core import Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
@@ -29,9 +39,12 @@ from outrider.policy.decide import PolicySet
 from outrider.policy.loader import load_policies
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
+from outrider.runtimes.launch import engine_launch, sglang_launch
 from outrider.runtimes.load import LaneWatch
 from outrider.runtimes.pool import Pool
-from outrider.runtimes.supervisor import Supervisor, engine_command
+from outrider.runtimes.process import Log
+from outrider.runtimes.roll import Roll
+from outrider.runtimes.supervisor import Supervisor
 from outrider.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -54,6 +67,7 @@ class Gateway:
     supervisors: tuple[Supervisor, ...]
     keys: KeyRing
     config: Config
+    rolls: tuple[Roll, ...] = ()
     url: str = ""
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     """Set: do not wait for running requests on shutdown."""
@@ -91,10 +105,12 @@ def build(
     client = LaneClient(metrics)
     supervisors = () if lanes is not None else tuple(_supervise(config, metrics))
     pool = Pool(lanes if lanes is not None else [supervisor.lane for supervisor in supervisors])
+    sections = config.lanes if lanes is None else ()
+    rolls = tuple(Roll(one, pool, client) for one in sections if isinstance(one, UrlSection))
     admission = Admission(config.admission)
     dispatcher = Dispatcher(admission, pool, client, _policies(config), metrics, on_outcome)
     keys = KeyRing(load_keys(config.auth), time.monotonic())
-    gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config)
+    gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
     app = web.Application(middlewares=[boundary(metrics), guard(keys)], client_max_size=config.server.max_body_bytes)
     Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload).add_to(app.router)
@@ -109,15 +125,41 @@ def _policies(config: Config) -> PolicySet:
 
 
 def _supervise(config: Config, metrics: Metrics) -> list[Supervisor]:
-    return [
-        Supervisor(
-            Lane(section.name),
-            partial(engine_command, section),
-            metrics,
-            ready_timeout_s=section.ready_timeout_s,
-        )
-        for section in config.lanes
-    ]
+    return [_supervisor(lane, metrics) for lane in config.lanes if not isinstance(lane, UrlSection)]
+
+
+def _supervisor(section: LaneSection | SGLangSection, metrics: Metrics) -> Supervisor:
+    """Of the process that a profile describes."""
+    if isinstance(section, LaneSection):
+        lane, launch, log = Lane(section.name), partial(engine_launch, section), Log()
+    else:
+        inherited = inherited_environment()
+        lane = Lane(section.name, profile=section)
+        launch = partial(sglang_launch, section, locate=located, inherited=inherited)
+        log = Log(cache_dir() / "logs" / f"{section.name}.log")
+    return Supervisor(lane, launch, metrics, ready_timeout_s=section.ready_timeout_s, log=log)
+
+
+def located(model: str) -> str:
+    """The folder of a pulled model; any other name as it is, for SGLang to find."""
+    from outrider.engine.pull import CATALOG, locate
+
+    return str(locate(model, cache_dir())) if model in CATALOG else model
+
+
+@asynccontextmanager
+async def looking_after(config: Config, *, has_processes: bool = True) -> AsyncIterator[Gateway]:
+    """The lanes of a configuration for the block, without the HTTP edge; those that we launch only when asked."""
+    lanes = config.lanes if has_processes else tuple(one for one in config.lanes if isinstance(one, UrlSection))
+    if not lanes:
+        raise ConfigError("the configuration has no lane of the kind url")
+    app = build(config.model_copy(update={"lanes": lanes}))
+    app.freeze()
+    try:
+        await app.startup()
+        yield app[GATEWAY]
+    finally:
+        await app.cleanup()
 
 
 async def _client_open(app: web.Application) -> AsyncIterator[None]:
@@ -127,7 +169,8 @@ async def _client_open(app: web.Application) -> AsyncIterator[None]:
 
 async def _lanes_running(app: web.Application) -> AsyncIterator[None]:
     gateway = app[GATEWAY]
-    jobs = [supervisor.run() for supervisor in gateway.supervisors]
+    jobs: list[Coroutine[None, None, None]] = [supervisor.run() for supervisor in gateway.supervisors]
+    jobs += [roll.run() for roll in gateway.rolls]
     jobs += [LaneWatch(lane, gateway.client).run() for lane in gateway.pool.lanes]
     tasks = [asyncio.create_task(job) for job in jobs]
     for task in tasks:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import os
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from outrider.core import Priority
 from outrider.errors import ConfigError
+from outrider.profiles import DEFAULT_MODEL as DEFAULT_MODEL
+from outrider.profiles import AnyLane, Section
+from outrider.profiles import LaneSection as LaneSection
+from outrider.profiles import SGLangSection as SGLangSection
+from outrider.profiles import UrlSection as UrlSection
 
 _T = TypeVar("_T")
-
-DEFAULT_MODEL = "smollm2-135m-instruct"
-
-
-class Section(BaseModel):
-    """Base of all sections: unknown keys stop the start."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ServerSection(Section):
@@ -94,29 +91,6 @@ class PolicySection(Section):
     """Workload that decides when no other matches."""
 
 
-class LaneSection(Section):
-    """One lane: an embedded engine that the gateway launches."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = "embedded"
-    kind: Literal["embedded"] = "embedded"
-    model: str = DEFAULT_MODEL
-    """Name of a pulled model, or the path of a local Hugging Face folder."""
-    draft_model: str | None = None
-    """A smaller model with the same tokenizer, named like `model`; None means that `draft_model` is not offered."""
-    layer_skip: Path | None = None
-    """Layer set of the drafter `layer_skip`; None takes the one that `outrider profile` found, else a default set."""
-    served_model_name: str | None = None
-    """Name in `/v1/models`; None takes the model's own."""
-    max_running: Annotated[int, Field(ge=1, le=256)] = 16
-    max_total_tokens: Annotated[int, Field(ge=256)] = 32768
-    """Size of the key/value cache, in tokens over all running requests."""
-    context_length: Annotated[int, Field(ge=16)] | None = None
-    """None takes the model's own limit."""
-    num_threads: Annotated[int, Field(ge=1)] | None = None
-    """Threads of the tensor library; None leaves its own choice."""
-    ready_timeout_s: Annotated[float, Field(gt=0)] = 180.0
-
-
 class Config(Section):
     """The whole file."""
 
@@ -124,7 +98,7 @@ class Config(Section):
     admission: AdmissionSection = AdmissionSection()
     auth: AuthSection = AuthSection()
     policy: PolicySection = PolicySection()
-    lanes: Annotated[tuple[LaneSection, ...], Field(min_length=1)] = (LaneSection(),)
+    lanes: Annotated[tuple[AnyLane, ...], Field(min_length=1)] = (LaneSection(),)
 
 
 def load_config(path: Path | None) -> Config:
@@ -169,10 +143,12 @@ def _read(path: Path, kind: type[_T]) -> _T:
 def _first_problem(error: ValidationError, kind: object) -> str:
     """Of keys the value is not shown: it may be one."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the file"
+    # After a lane's number pydantic names the member of the union; a key of a file it is not.
+    parts = [part for at, part in enumerate(first["loc"]) if not (at == 2 and first["loc"][0] == "lanes")]
+    where = ".".join(str(part) for part in parts) or "the file"
     is_secret = kind is not Config or first["loc"][:1] == ("auth",)
     found = "" if is_secret else f" (found {first['input']!r})"
-    return f"{where}: {first['msg']}{found}"
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}{found}"
 
 
 def cache_dir() -> Path:
@@ -181,6 +157,11 @@ def cache_dir() -> Path:
     if explicit:
         return Path(explicit)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outrider"
+
+
+def inherited_environment() -> dict[str, str]:
+    """The environment that lanes are started with."""
+    return dict(os.environ)
 
 
 def packaged_data(name: str) -> Path:

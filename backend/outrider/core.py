@@ -5,7 +5,8 @@ Wire objects are pydantic (the gateway writes them, the SDK reads them); everyth
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args
 
@@ -15,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Task = Literal["code", "edit", "quote", "extract", "summarise", "rag", "translate", "maths", "chat", "creative"]
 TASKS: tuple[str, ...] = get_args(Task)
 
-#: Drafters that this version implements, and the name that stands for none.
-Drafter = Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip"]
+#: Drafters that lanes of some kind have, and the name that stands for none.
+Drafter = Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa"]
 DRAFTERS: tuple[str, ...] = get_args(Drafter)
 OFF: Literal["off"] = "off"
 #: Largest number of draft tokens that a request may ask for per step.
@@ -30,7 +31,10 @@ class Hints(BaseModel):
 
     task: Task | None = None
     """What the text is for; None lets the classifier decide."""
-    drafter: Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip", "off"] | None = None
+    drafter: (
+        Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa", "off"]
+        | None
+    ) = None
     """Fix the drafter; None lets the policy decide, `off` means no speculation."""
     k: Annotated[int, Field(ge=0, le=MAX_K)] | None = None
     """Fix the number of draft tokens per step; 0 means no speculation."""
@@ -139,10 +143,18 @@ class LaneLoad:
     max_running: int
     read_at_s: float
     """`time.monotonic()` of the reading."""
+    token_usage: float | None = None
+    """Share of the key/value cache that is in use, 0..1."""
+    tokens_per_s: float | None = None
 
     @property
     def num_requests(self) -> int:
         return self.num_running + self.num_waiting
+
+    def to_wire(self) -> dict[str, float | None]:
+        """With the reading's age in place of its time."""
+        fields = asdict(self)
+        return fields | {"age_s": round(time.monotonic() - fields.pop("read_at_s"), 3)}
 
 
 class LaneState(Enum):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from outrider.core import DRAFTERS
 from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits, Output
 from outrider.engine.sequence import Finish, GenerateRequest
@@ -14,6 +13,8 @@ from outrider.errors import InvalidRequest
 from outrider.policy.plan import Plan
 from outrider.speculation.target import SamplingLaw
 
+#: What the embedded engine has.
+DRAFTERS = ("ngram", "suffix", "prediction", "draft_model", "layer_skip")
 LIMITS = EngineLimits(max_running=64, max_total_tokens=8192, context_length=256)
 NUM_TOKENS = 40
 

@@ -82,7 +82,7 @@ def test_off_is_a_key_not_a_boolean(tmp_path: Path) -> None:
         ("{max: 0.3}", "{}", 7, 20, "rules[0].when.temperature", "expected min, max or both"),
         ("{min: 0, max: 1}", "{min: 3, max: 1}", 8, 17, "rules[0].when.requests", "expected min <= max, found min 3"),
         ("{min: 0, max: 1}", "{max: 0.5}", 8, 23, "rules[0].when.requests.max", "a valid integer, found 0.5"),
-        ("drafter: ngram", "drafter: eagle2", 9, 14, "rules[0].drafter", "or 'layer_skip', found 'eagle2'"),
+        ("drafter: ngram", "drafter: eagle9", 9, 14, "rules[0].drafter", "or 'medusa', found 'eagle9'"),
         ("drafter: ngram", "drafter: prediction", 9, 14, "rules[0].drafter", "'prediction' is taken by itself"),
         ("name: rest", "name: prediction", 12, 11, "rules[1].name", "'prediction' is reserved"),
         ("    drafter: ngram\n", "", 5, 5, "rules[0].drafter", "is missing, expected a drafter"),

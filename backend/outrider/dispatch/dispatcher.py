@@ -15,9 +15,11 @@ from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneUnavailable
 from outrider.policy.decide import Decision, PolicySet
 from outrider.policy.features import extract_features
+from outrider.runtimes.abilities import wanted_surfaces
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.pool import Pool
+from outrider.runtimes.resolve import Resolution, resolve
 from outrider.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -77,10 +79,9 @@ class Dispatcher:
             with _within_limits(call, outcome):
                 async with self._admission.slot(call.claim):
                     outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
-                    lane = self._pool.resolve(model)
-                    decision = self._decide(call, lane, outcome)
-                    with lane.occupied():
-                        yield self._start(call, lane, model, decision, outcome)
+                    decision, found = self._route(call, model, outcome)
+                    with found.lane.occupied():
+                        yield self._start(call, found, model, decision, outcome)
         except APIError as error:
             outcome.status, outcome.error_code = error.status, error.code
             raise
@@ -93,20 +94,42 @@ class Dispatcher:
                 self._idle.set()
             self._end(call, outcome)
 
-    def _decide(self, call: Call, lane: Lane, outcome: Outcome) -> Decision:
-        now_s = time.monotonic()
+    def _route(self, call: Call, model: str, outcome: Outcome) -> tuple[Decision, Resolution]:
+        """Decide by the load of the lane that then runs it: its choice may need a second look at the load."""
+        began_s = time.monotonic()
+        lanes, wanted = self._pool.ready(model), wanted_surfaces(call.body)
         features = extract_features(call.body, call.hints)
-        decision = self._policies.decide(features, call.hints, lane.load(), now_s)
-        outcome.phases["plan"] = time.monotonic() - now_s
-        plan = decision.plan
-        outcome.workload, outcome.num_prompt_tokens = decision.workload, features.num_prompt_tokens
-        self._metrics.decided(decision.workload, decision.rule, plan.drafter, plan.k)
-        return decision
 
-    def _start(self, call: Call, lane: Lane, model: str, decision: Decision, outcome: Outcome) -> Run:
+        def look(lane: Lane) -> tuple[Decision, Resolution]:
+            decision = self._policies.decide(features, call.hints, lane.load(), began_s)
+            is_exact = self._policies.is_exact(decision.workload)
+            return decision, resolve(decision.plan, wanted, lanes, is_exact=is_exact)
+
+        first = min(lanes, key=lambda lane: lane.num_requests)
+        decision, found = look(first)
+        if found.lane is not first:
+            decision, found = look(found.lane)
+        outcome.phases["plan"] = time.monotonic() - began_s
+        outcome.workload, outcome.num_prompt_tokens = decision.workload, features.num_prompt_tokens
+        self._metrics.decided(decision.workload, decision.rule, found.plan.drafter, found.plan.k)
+        return decision, found
+
+    def _start(self, call: Call, found: Resolution, model: str, decision: Decision, outcome: Outcome) -> Run:
+        lane = found.lane
         if lane.url is None:
             raise LaneUnavailable(f"lane {lane.name} is {lane.state.value}", retry_after_s=1.0)
-        return Run(call, self._client, lane.name, lane.url, model, decision, outcome)
+        return Run(
+            call,
+            self._client,
+            lane.name,
+            lane.url,
+            model,
+            decision,
+            outcome,
+            list(found.reasons),
+            found.plan,
+            lane.abilities.counts_proposed,
+        )
 
     def _end(self, call: Call, outcome: Outcome) -> None:
         outcome.total_s = time.monotonic() - call.arrived_at_s

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from outrider.core import LaneLoad, Outcome, Report, SpecStats, WirePlan
+from outrider.core import Outcome, Report, SpecStats, WirePlan
 from outrider.dispatch.call import Call
 from outrider.errors import APIError, DeadlineExceeded
 from outrider.policy.decide import Decision
@@ -38,11 +38,15 @@ class Run:
     reasons: list[str] = field(default_factory=list)
     """What came to light after the decision."""
     _last_event_s: float = 0.0
+    effective: Plan | None = None
+    """The lane's nearest to the decided plan; None when it runs just that."""
+    counts_proposed: bool = True
+    """Whether the lane's count of proposed drafts can be believed."""
 
     @property
     def plan(self) -> Plan:
-        """The effective plan; an embedded lane honours any plan, so it is the decided one."""
-        return self.decision.plan
+        """The plan that the lane runs."""
+        return self.effective or self.decision.plan
 
     def open(self) -> AbstractAsyncContextManager[LaneAnswer]:
         """Send the request to the lane; leaving the block early aborts it there. DeadlineExceeded."""
@@ -87,6 +91,8 @@ class Run:
 
     def saw_stats(self, stats: SpecStats | None, *, is_contradictory: bool = False) -> None:
         """The lane's statistics came, or came and cannot be believed."""
+        if stats is not None and not self.counts_proposed:
+            stats = replace(stats, num_proposed=None)
         self.outcome.stats = stats
         if is_contradictory:
             self.reasons.append(CONTRADICTION)
@@ -118,7 +124,7 @@ class Run:
 
     def _inputs(self) -> dict[str, Any]:
         load = self.decision.load
-        return {"features": asdict(self.decision.features), "load": None if load is None else _load_inputs(load)}
+        return {"features": asdict(self.decision.features), "load": None if load is None else load.to_wire()}
 
 
 @asynccontextmanager
@@ -128,8 +134,3 @@ async def _deadline(left_s: float) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise DeadlineExceeded("the request's deadline passed") from error
-
-
-def _load_inputs(load: LaneLoad) -> dict[str, Any]:
-    fields = asdict(load)
-    return fields | {"age_s": round(time.monotonic() - fields.pop("read_at_s"), 3)}

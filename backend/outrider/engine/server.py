@@ -38,6 +38,9 @@ from outrider.version import __version__
 
 Parse = Callable[[object, Engine], Parsed]
 
+#: Parts of the sampling law that gateways ask about; all that the engine takes, it honours, drafts or not.
+_EXACT_SURFACES = ("temperature", "top_k with top_p", "min_p", "penalties", "seed")
+
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
@@ -108,6 +111,7 @@ class EngineServer:
             "outrider": {
                 "drafters": list(self._engine.drafters.makers),
                 "max_k": MAX_K,
+                "exact_surfaces": _EXACT_SURFACES,
                 "drafter_info": self._engine.drafters.info,
                 "memory": self._engine.memory,
             },

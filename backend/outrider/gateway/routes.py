@@ -57,6 +57,7 @@ class Routes:
         router.add_post("/outrider/reload", self.reload)
         router.add_get("/ready", self.ready)
         router.add_get("/metrics", self.metrics)
+        router.add_get("/outrider/lanes", self.list_lanes)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """Chat and text completions: read and check, then run and relay."""
@@ -146,6 +147,10 @@ class Routes:
             "workloads": self._dispatcher.workloads,
         }
         return _json(body, 200 if is_ready else 503)
+
+    async def list_lanes(self, _request: web.Request) -> web.Response:
+        """Every lane with its abilities, its load and where its profile is wrong."""
+        return _json({"lanes": self._pool.describe()})
 
     async def metrics(self, _request: web.Request) -> web.Response:
         page = self._metrics.render({lane.name: lane.state for lane in self._pool.lanes})

@@ -57,6 +57,10 @@ class PolicySet:
         """Names of the workloads, in file-name order."""
         return tuple(self._by_name)
 
+    def is_exact(self, workload: str) -> bool:
+        """Whether requests of this workload are refused rather than sampled in another way than asked."""
+        return self._by_name[workload].exact
+
     def decide(self, features: Features, hints: Hints, load: LaneLoad | None, now_s: float) -> Decision:
         """The plan for one request. `load` is the lane's without this request; None means unknown, which is not idle.
 

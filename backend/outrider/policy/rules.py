@@ -139,6 +139,8 @@ class WorkloadPolicy(_Model):
     """which requests come here; without it only the requests that no other file matches, when this is the default"""
     default_k: K = 5
     """the number of draft tokens per step for a request that fixes the drafter where the rule says off"""
+    exact: bool = False
+    """whether a request is refused when no lane honours all of its sampling exactly"""
     load_max_age_s: Annotated[float, Field(gt=0)] = 10.0
     """seconds after which a reading of the lane's load counts as unknown"""
     rules: Annotated[tuple[Rule, ...], Field(strict=False, min_length=1)]

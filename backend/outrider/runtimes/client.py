@@ -142,14 +142,22 @@ class LaneClient:
 
     async def get_json(self, lane: str, url: str, *, timeout_s: float) -> tuple[int, Any]:
         """Status and parsed body of a GET, None for a body that is not JSON. LaneFailed when there is no answer."""
+        status, raw = await self._get(lane, url, timeout_s)
+        try:
+            return status, orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            return status, None
+
+    async def get_text(self, lane: str, url: str, *, timeout_s: float) -> tuple[int, str]:
+        """Status and text of a GET. LaneFailed when there is no answer."""
+        status, raw = await self._get(lane, url, timeout_s)
+        return status, raw.decode("utf-8", errors="replace")
+
+    async def _get(self, lane: str, url: str, timeout_s: float) -> tuple[int, bytes]:
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         with _translated(lane):
             async with self._open_session.get(url, timeout=timeout) as response:
-                raw = await response.read()
-        try:
-            return response.status, orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            return response.status, None
+                return response.status, await response.read()
 
     @asynccontextmanager
     async def open(self, lane: str, url: str, call: LaneCall) -> AsyncIterator[LaneAnswer]:

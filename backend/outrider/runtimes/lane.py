@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from outrider.core import LaneLoad, LaneState
+from outrider.profiles import SGLangSection, UrlSection
+from outrider.runtimes.abilities import Abilities, disagreements
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,20 @@ class ModelCard:
 class Lane:
     """One server. `url` is None while nothing is there to be asked."""
 
-    def __init__(self, name: str, url: str | None = None) -> None:
+    def __init__(self, name: str, url: str | None = None, profile: SGLangSection | UrlSection | None = None) -> None:
         self.name = name
+        self.profile = profile
+        """What the configuration says of it; None when it says nothing that could be wrong."""
         self.url = url
         self.state = LaneState.STARTING
         self.reason: str | None = "starting"
         """Why the lane is not ready; None when it is."""
         self.models: tuple[ModelCard, ...] = ()
         """Known since the lane was first ready, and kept while it restarts."""
+        self.abilities = Abilities()
+        """By its own word, as of when it was last ready."""
+        self.disagreements: tuple[str, ...] = ()
+        """Where its own word is not that of the profile."""
         self.num_in_flight = 0
         self._polled: LaneLoad | None = None
         self._num_others = 0
@@ -52,10 +61,17 @@ class Lane:
         self.url = url
         self._enter(LaneState.STARTING, "starting")
 
-    def becomes_ready(self, models: Sequence[ModelCard]) -> None:
-        """The server answered that it can serve these models."""
+    def becomes_ready(self, models: Sequence[ModelCard], abilities: Abilities | None = None) -> None:
+        """The server answered that it can serve these models, and what it can do; None when it did not say."""
         self.models = tuple(models)
+        self.abilities = abilities or Abilities()
+        self.disagreements = () if self.profile is None else disagreements(self.profile, self.abilities)
         self._enter(LaneState.READY, None)
+
+    def waits(self, reason: str) -> None:
+        """Not ready yet, for this reason."""
+        if self.state is LaneState.STARTING:
+            self.reason = reason
 
     def fails(self, reason: str, *, is_gone: bool = False) -> None:
         """The server stopped answering; `is_gone` when nothing listens at its URL any more."""
@@ -93,6 +109,27 @@ class Lane:
         """Keep what the lane said of its load, `num_own` of whose requests were ours; None when it said nothing."""
         self._polled = load
         self._num_others = 0 if load is None else max(load.num_requests - num_own, 0)
+
+    @property
+    def num_requests(self) -> int:
+        """As far as it is known; for a choice among lanes that are equal otherwise."""
+        load = self.load()
+        return self.num_in_flight if load is None else load.num_requests
+
+    def to_wire(self) -> dict[str, Any]:
+        """The lane as `/outrider/lanes` shows it; `load` is null while it is unknown."""
+        load = self.load()
+        return {
+            "name": self.name,
+            "url": self.url,
+            "state": self.state.value,
+            "reason": self.reason,
+            "models": [card.id for card in self.models],
+            "abilities": self.abilities.to_wire() if self.models else None,
+            "disagreements": self.disagreements,
+            "num_in_flight": self.num_in_flight,
+            "load": None if load is None else load.to_wire(),
+        }
 
     def load(self) -> LaneLoad | None:
         """Requests of others at the last reading, and ours as of now; None while there is no reading.
