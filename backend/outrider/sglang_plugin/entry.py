@@ -1,0 +1,3 @@
+"""x"""
+def load() -> None:
+    pass
