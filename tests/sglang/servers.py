@@ -19,9 +19,9 @@ from outrider.runtimes import sglang_env
 
 READY_S = 420.0
 _FLAGS = (
-    "--device", "cpu", "--attention-backend", sglang_env.ATTENTION_BACKEND, "--dtype", "float32", "--disable-cuda-graph",
-    "--host", "127.0.0.1", "--max-total-tokens", "8192", "--mem-fraction-static", "0.3", "--max-running-requests", "8",
-    "--skip-server-warmup", "--sleep-on-idle",
+    "--device", "cpu", "--attention-backend", sglang_env.ATTENTION_BACKEND, "--dtype", "float32",
+    "--host", "127.0.0.1", "--max-total-tokens", "8192", "--mem-fraction-static", "0.3",
+    "--max-running-requests", "8", "--skip-server-warmup", "--sleep-on-idle", "--disable-cuda-graph",
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ class Server:
         self.process.wait()
 
     def ask(self, path: str, body: dict[str, Any] | None, timeout_s: float = 180.0) -> tuple[int, bytes]:
-        """Status and body of a GET, or of a POST where there is a body. OSError when nobody answers with a 2xx or 4xx."""
+        """Status and body of a GET, or of a POST with a body. OSError when nobody answers, or with a 5xx."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"content-type": "application/json"})
         try:

@@ -1,4 +1,4 @@
-"""The environment of SGLang lanes on a CPU: built once from a lock, kept in the user's cache under the lock's hash."""
+"""The environment of SGLang lanes on a CPU: built once from a lock, in the user's cache under the lock's hash."""
 
 from __future__ import annotations
 

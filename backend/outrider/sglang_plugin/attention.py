@@ -51,7 +51,7 @@ class TreeAttention(AttentionBackend):
         table = self.req_to_token_pool.req_to_token
         return [table[i] for i in forward_batch.req_pool_indices.tolist()]
 
-    def forward_extend(  # noqa: PLR0913 - the signature is SGLang's
+    def forward_extend(
         self,
         q: torch.Tensor,
         k: torch.Tensor | None,

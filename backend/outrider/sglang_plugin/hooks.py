@@ -84,6 +84,8 @@ class Installed:
 
     def report(self) -> dict[str, Any]:
         """`active` and `missing`, as the gateway reads them."""
-        unused = {name: reason for feature in self.features for reason in [feature.unused()] for name in feature.names}
+        unused: dict[str, str | None] = {}
+        for feature in self.features:
+            unused |= dict.fromkeys(feature.names, feature.unused())
         active = [name for name, reason in unused.items() if reason is None]
         return {"active": active, "missing": self.missing | {n: r for n, r in unused.items() if r is not None}}

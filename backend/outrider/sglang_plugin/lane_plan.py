@@ -1,4 +1,4 @@
-"""The plan that a request carries in `custom_params.outrider`: what a lane can honour, and what each request may use."""
+"""The plan that a request carries in `custom_params.outrider`: what a lane can honour, what a request may use."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LaneLimits:
 
 
 def caps(requests: Iterable[Any], max_k: int) -> list[int]:
-    """Most drafts that each of SGLang's requests may have accepted in a step; without a plan, as many as there are."""
+    """Most drafts that each of SGLang's requests may have accepted in a step; all there are without a plan."""
     return [min(_k(request.sampling_params.custom_params, max_k), max_k) for request in requests]
 
 

@@ -21,7 +21,7 @@ class Rows:
     slots: torch.Tensor
     """[S] int64."""
     mask: torch.Tensor | None
-    """[num_rows, S] bool, true where a row may look. None: one row that sees all, or rows and slots in one triangle."""
+    """[num_rows, S] bool, true where a row may look. None: one row that sees all, or a triangle."""
 
 
 def decode_rows(table_rows: Sequence[torch.Tensor], lengths: Sequence[int]) -> list[Rows]:
@@ -30,7 +30,7 @@ def decode_rows(table_rows: Sequence[torch.Tensor], lengths: Sequence[int]) -> l
 
 
 def causal_rows(table_rows: Sequence[torch.Tensor], prefixes: Sequence[int], news: Sequence[int]) -> list[Rows]:
-    """`news[i]` rows per request after `prefixes[i]` cached tokens; each sees the prefix and the rows up to itself."""
+    """`news[i]` rows per request after `prefixes[i]` cached tokens; each sees the prefix and rows up to itself."""
     plan = []
     for row, prefix, new in zip(table_rows, prefixes, news, strict=True):
         is_simple = new == 1 or prefix == 0

@@ -1,6 +1,6 @@
 """Linear layers of a CPU lane through FBGEMM's packed fp16 weights, which halves what a decoding step reads.
 
-Weights are rounded to fp16: nothing is lost for a checkpoint in fp16, up to 2^-11 of a weight for one in bf16 or fp32.
+Weights are rounded to fp16: a checkpoint in fp16 loses nothing, one in bf16 or fp32 up to 2^-11 of a weight.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _head(
     out: torch.Tensor | None = None,
 ) -> Any:
     """AROUND the output layer, which multiplies by itself."""
-    is_plain = hasattr(lm_head, "weight") and not hasattr(lm_head, "set_lora") and hidden_states.dtype == torch.float32
-    run = packed_of(lm_head, embedding_bias) if is_plain else None
+    is_plain = hasattr(lm_head, "weight") and not hasattr(lm_head, "set_lora")
+    run = packed_of(lm_head, embedding_bias) if is_plain and hidden_states.dtype == torch.float32 else None
     if run is None:
         return original(processor, hidden_states, lm_head, embedding_bias, out=out)
     return run(hidden_states)

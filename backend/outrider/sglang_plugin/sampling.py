@@ -1,4 +1,4 @@
-"""Hooks that make sampling exact: on a CPU by our own rule, on a GPU by adding what SGLang's verification leaves out."""
+"""Hooks that make sampling exact: on a CPU by our own rule, on a GPU by adding what verification leaves out."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _note_choosers(verify_input: Any, batch: Any, *args: Any, **kwargs: Any) -> 
     ]
 
 
-def _verify(  # noqa: PLR0913 - SGLang's names of what it hands over
+def _verify(
     *,
     predicts: torch.Tensor,
     accept_index: torch.Tensor,
@@ -124,7 +124,8 @@ def _sample(
     if sampling_info.sampling_mask_batch_indices is not None or sampling_info.sampling_seed is None:
         return original(sampler, probs, sampling_info, positions, simple_sampling_case)
     vocab = probs.shape[-1]
-    columns = (sampling_info.top_ks, sampling_info.top_ps, sampling_info.min_ps, sampling_info.sampling_seed, positions)
+    info = sampling_info
+    columns = (info.top_ks, info.top_ps, info.min_ps, info.sampling_seed, positions)
     choosers = [
         Chooser(sampling_law(1.0, top_k, top_p, min_p, vocab), Noise(seed, position + 1, is_seeded=True))
         for top_k, top_p, min_p, seed, position in zip(*(c.tolist() for c in columns), strict=True)

@@ -15,6 +15,7 @@ from outrider.sglang_plugin.lane_plan import caps
 _GPU_STEPS = (0, 1, 2, 3, 5, 8, 12)
 
 _EAGLE_WORKER = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2"
+_CONTROLLER = "sglang.srt.speculative.adaptive_runtime_state.AdaptiveController"
 _DRAFT_MODEL_WORKER = "sglang.srt.speculative.standalone_worker_v2.StandaloneWorkerV2"
 
 
@@ -121,7 +122,7 @@ STEPS = Feature(
         Hook(f"{_EAGLE_WORKER}.__init__", "after", _control_steps, ("server_args",)),
         Hook(f"{_DRAFT_MODEL_WORKER}.__init__", "after", _control_steps, ("server_args",)),
         Hook(f"{_EAGLE_WORKER}.forward_batch_generation", "before", _want_steps, ("batch",)),
-        Hook("sglang.srt.speculative.adaptive_runtime_state.AdaptiveController", "exists", None, ("worker", "policy")),
+        Hook(_CONTROLLER, "exists", None, ("worker", "policy")),
     ),
     unused=_no_steps,
 )

@@ -10,7 +10,7 @@ import torch
 QLEN_ONLY = 1
 
 
-def build_tree_kernel_efficient_cpu(  # noqa: PLR0913, PLR0917 - the signature is SGLang's
+def build_tree_kernel_efficient_cpu(  # noqa: PLR0913 - the signature is SGLang's
     parent_list: torch.Tensor,
     selected_index: torch.Tensor,
     seq_lens: torch.Tensor,

@@ -23,7 +23,7 @@ class Inert:
         return cls
 
 
-class constexpr(Inert):  # noqa: N801 - triton's own spelling
+class constexpr(Inert):
     """A compile-time constant, also used as an annotation."""
 
     def __init__(self, value: object = None) -> None:
@@ -31,7 +31,7 @@ class constexpr(Inert):  # noqa: N801 - triton's own spelling
         self.value = value
 
 
-class OutOfResources(Exception):  # noqa: N818 - triton's own spelling
+class OutOfResources(Exception):
     """Caught by torch's compiler."""
 
 
