@@ -1,4 +1,4 @@
-"""The small real model on SGLang lanes: attention, masks and moved cache entries, and agreement with our own engine."""
+"""The small real model on SGLang lanes: attention, masks, moved cache entries, and agreement with our own engine."""
 
 from __future__ import annotations
 
