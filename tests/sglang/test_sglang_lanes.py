@@ -163,6 +163,15 @@ def test_a_seed_gives_one_text_with_any_k_alone_or_in_a_batch(server: Server, la
     assert together[3]["output_ids"] != expected
 
 
+@pytest.mark.parametrize("seed", [2**64 - 1, -1])
+def test_any_integer_is_a_seed(server: Server, lane: Lane, seed: int) -> None:
+    """One that no tensor holds does not end the lane; what is not an integer is refused."""
+    body = {"input_ids": [1], "sampling_params": params(lane, temperature=2.0, sampling_seed=seed)}
+    assert server.generate(body)["output_ids"] == server.generate(body)["output_ids"]
+    body["sampling_params"]["sampling_seed"] = "seven"
+    assert server.ask("/generate", body)[0] == 400
+
+
 @pytest.mark.parametrize(
     ("plan", "named"),
     [

@@ -36,10 +36,10 @@ def _fresh_seeds() -> random.Random:
 
 
 def seed_of(request: Any) -> int:
-    """The request's own seed, else one that is drawn once and stays with it."""
+    """The request's own seed, else one that is drawn once and stays with it; as 64 bits with a sign, for tensors."""
     given = request.sampling_params.sampling_seed
     if given is not None:
-        return int(given)
+        return int((given + (1 << 63)) % (1 << 64) - (1 << 63))
     if not hasattr(request, "outrider_seed"):
         request.outrider_seed = _fresh_seeds().getrandbits(63)
     return int(request.outrider_seed)
@@ -147,24 +147,26 @@ def jointly_filtered(probs: torch.Tensor, kept: list[torch.Tensor], min_ps: torc
     return probs / probs.sum(dim=-1, keepdim=True)
 
 
-def _softmax_with_filters() -> Callable[..., torch.Tensor]:
-    """SGLang's softmax of verification, followed by the filters as plain sampling applies them: jointly."""
+#: SGLang's own functions, which ours call.
+_stock: dict[str, Callable[..., torch.Tensor]] = {}
+_FILTERS = ("sampling_softmax", "top_k_renorm_prob", "top_p_renorm_prob")
+
+
+def _keep_stock() -> None:
     from sglang.srt.speculative import eagle_utils
 
-    softmax, top_k_law, top_p_law = (
-        getattr(eagle_utils, name) for name in ("sampling_softmax", "top_k_renorm_prob", "top_p_renorm_prob")
-    )
+    _stock.update({name: getattr(eagle_utils, name) for name in _FILTERS})
 
-    def filtered(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
-        info = _current.sampling_info
-        num_nodes = logits.shape[0] // len(info)
-        top_ks, top_ps, min_ps = (x.repeat_interleave(num_nodes) for x in (info.top_ks, info.top_ps, info.min_ps))
-        probs = softmax(logits, temperatures=temperatures)
-        kept = [top_k_law(probs, top_ks)] if info.need_top_k_sampling else []
-        kept += [top_p_law(probs, top_ps)] if info.need_top_p_sampling else []
-        return jointly_filtered(probs, kept, min_ps) if kept or info.need_min_p_sampling else probs
 
-    return filtered
+def _filtered(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
+    """SGLang's softmax of verification, followed by the filters as plain sampling applies them: jointly."""
+    info = _current.sampling_info
+    num_nodes = logits.shape[0] // len(info)
+    top_ks, top_ps, min_ps = (x.repeat_interleave(num_nodes) for x in (info.top_ks, info.top_ps, info.min_ps))
+    probs = _stock["sampling_softmax"](logits, temperatures=temperatures)
+    kept = [_stock["top_k_renorm_prob"](probs, top_ks)] if info.need_top_k_sampling else []
+    kept += [_stock["top_p_renorm_prob"](probs, top_ps)] if info.need_top_p_sampling else []
+    return jointly_filtered(probs, kept, min_ps) if kept or info.need_min_p_sampling else probs
 
 
 def _seed_hook() -> Hook:
@@ -178,10 +180,7 @@ def cpu_features() -> list[Feature]:
         Hook(f"{_EAGLE}._verify_uses_greedy", "replace", _is_greedy, ("is_all_greedy",)),
         Hook(f"{_EAGLE}._verify_coins", "replace", _no_coins),
         Hook(f"{_EAGLE}.eagle_sample", "before", _note_choosers, ("verify_input", "batch")),
-        *(
-            Hook(f"{_EAGLE}.{name}", "assign", _untouched)
-            for name in ("sampling_softmax", "top_k_renorm_prob", "top_p_renorm_prob")
-        ),
+        *(Hook(f"{_EAGLE}.{name}", "assign", _untouched) for name in _FILTERS),
         *(
             Hook(f"{_EAGLE}.{name}", "assign", _verify)
             for name in ("tree_speculative_sampling_target_only", "chain_speculative_sampling_triton")
@@ -196,16 +195,16 @@ def cpu_features() -> list[Feature]:
 
 def gpu_features() -> list[Feature]:
     """SGLang's kernels verify; the filters they skip come before them."""
-    names = ("sampling_softmax", "top_k_renorm_prob", "top_p_renorm_prob")
-    softmax = names[0]
+    softmax, *others = _FILTERS
     return [
         Feature(
             ("min_p",),
             (
                 Hook(f"{_EAGLE}.eagle_sample", "before", _note_filters, ("verify_input", "batch")),
-                Hook(f"{_EAGLE}.{softmax}", "assign", _softmax_with_filters()),
-                *(Hook(f"{_EAGLE}.{name}", "assign", _untouched) for name in names[1:]),
+                Hook(f"{_EAGLE}.{softmax}", "assign", _filtered),
+                *(Hook(f"{_EAGLE}.{name}", "assign", _untouched) for name in others),
             ),
+            setup=_keep_stock,
             unused=without_speculation,
         ),
         Feature(("seeds",), (_seed_hook(),), unused=_no_seeds),
