@@ -26,7 +26,7 @@ def links(num_requests: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     trees = Trees(masks, torch.empty(num_requests * num_nodes, dtype=torch.long), *tables)
     for b in range(num_requests):
         trees.write(b, PARENTS, 3)
-    return trees.index, trees.next_token, trees.next_sibling
+    return trees.flat_index, trees.next_token, trees.next_sibling
 
 
 def test_links_become_a_proposal() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -16,9 +16,11 @@ from outrider.sglang_plugin.hooks import Feature, Hook
 #: Set to 0, layers stay as they are.
 _SWITCH = "OUTRIDER_PACKED_LINEARS"
 _PACKED = "_outrider_packed"
+#: x [rows, in] -> [rows, out]
+_Run: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
-def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor] | None:
+def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> _Run | None:
     """weight [out, in] and bias [out] float32 -> a function of x [rows, in]; None where fp16 cannot hold them."""
     is_float32 = weight.dtype == torch.float32 and weight.device.type == "cpu"
     if not is_float32 or not bool(weight.abs().max() < torch.finfo(torch.float16).max):
@@ -28,12 +30,12 @@ def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch.Ten
     return lambda x: run(x, packed)
 
 
-def packed_of(layer: Any, bias: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor] | None:
+def packed_of(layer: Any, bias: torch.Tensor | None) -> _Run | None:
     """The layer's packed form, made when first asked for and again after its weight was written to."""
     weight = layer.weight
     written = None if weight.is_inference() else weight._version
     key = (weight.data_ptr(), written, None if bias is None else bias.data_ptr())
-    known = layer.__dict__.get(_PACKED)
+    known: tuple[object, _Run | None] | None = layer.__dict__.get(_PACKED)
     if known is None or known[0] != key:
         known = layer.__dict__[_PACKED] = (key, pack(weight, bias))
     return known[1]

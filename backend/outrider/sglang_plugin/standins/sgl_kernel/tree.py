@@ -46,7 +46,7 @@ class Trees(NamedTuple):
     """[B, N, N] bool, true for a node's ancestors and itself."""
     positions: torch.Tensor
     """[B * N]."""
-    index: torch.Tensor
+    flat_index: torch.Tensor
     """[B, N]: numbers of the nodes in the flat batch."""
     next_token: torch.Tensor
     """[B, N]: first child or -1."""
@@ -72,7 +72,7 @@ class Trees(NamedTuple):
             latest_child[parent] = node
         self.masks[b] = mask
         self.positions[b * num_nodes : (b + 1) * num_nodes] = seq_len + torch.tensor(depths)
-        self.index[b] = torch.arange(b * num_nodes, (b + 1) * num_nodes)
+        self.flat_index[b] = torch.arange(b * num_nodes, (b + 1) * num_nodes)
         self.next_token[b] = torch.tensor(first_child)
         self.next_sibling[b] = torch.tensor(next_sibling)
 
