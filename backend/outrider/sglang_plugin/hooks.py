@@ -48,6 +48,13 @@ class Hook:
 
             HookRegistry.register(self.target, self.function, HookType(self.kind))
 
+    def is_in(self) -> bool:
+        """Whether SGLang did what it was told; it swallows its own failures."""
+        if self.kind == "exists":
+            return True
+        found = pkgutil.resolve_name(self.target)
+        return found is self.function if self.kind == "assign" else hasattr(found, "__wrapped__")
+
 
 @dataclass(frozen=True, slots=True)
 class Feature:
@@ -59,6 +66,11 @@ class Feature:
     """Runs first, once; registers what is not a hook."""
     unused: Callable[[], str | None] = lambda: None
     """Asked when the lane runs: why its arguments leave the feature without a use."""
+
+    def inactive(self) -> str | None:
+        """Why it does nothing on this lane, once SGLang has applied all hooks."""
+        failed = [hook.target for hook in self.hooks if not hook.is_in()]
+        return f"SGLang did not apply the hooks on {', '.join(failed)}" if failed else self.unused()
 
 
 @dataclass(slots=True)
@@ -84,8 +96,8 @@ class Installed:
 
     def report(self) -> dict[str, Any]:
         """`active` and `missing`, as the gateway reads them."""
-        unused: dict[str, str | None] = {}
+        reasons: dict[str, str | None] = {}
         for feature in self.features:
-            unused |= dict.fromkeys(feature.names, feature.unused())
-        active = [name for name, reason in unused.items() if reason is None]
-        return {"active": active, "missing": self.missing | {n: r for n, r in unused.items() if r is not None}}
+            reasons |= dict.fromkeys(feature.names, feature.inactive())
+        active = [name for name, reason in reasons.items() if reason is None]
+        return {"active": active, "missing": self.missing | {n: r for n, r in reasons.items() if r is not None}}
