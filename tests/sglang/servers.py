@@ -20,7 +20,7 @@ from outrider.runtimes import sglang_env
 READY_S = 420.0
 _FLAGS = (
     "--device", "cpu", "--attention-backend", sglang_env.ATTENTION_BACKEND, "--dtype", "float32",
-    "--host", "127.0.0.1", "--max-total-tokens", "8192", "--mem-fraction-static", "0.3",
+    "--host", "127.0.0.1", "--max-total-tokens", "8192", "--mem-fraction-static", "0.8",
     "--max-running-requests", "8", "--skip-server-warmup", "--sleep-on-idle", "--disable-cuda-graph",
 )  # fmt: skip
 

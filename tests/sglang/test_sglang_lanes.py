@@ -107,7 +107,7 @@ def sampled(server: Server, lane: Lane, num_texts: int, **sampling: Any) -> list
     body = {
         "input_ids": [[start] for start in starts],
         "sampling_params": [
-            params(lane, ks[i % len(ks)], sampling_seed=i, max_new_tokens=96, **sampling) for i in range(num_texts)
+            params(lane, ks[i % len(ks)], sampling_seed=i, max_new_tokens=64, **sampling) for i in range(num_texts)
         ],
     }
     answers = server.generate(body)
@@ -121,7 +121,6 @@ def sampled(server: Server, lane: Lane, num_texts: int, **sampling: Any) -> list
     "sampling",
     [
         {"temperature": 1.0},
-        {"temperature": 2.5},
         {"temperature": 2.5, "min_p": 0.25},
         {"temperature": 2.5, "top_p": 0.7},
         {"temperature": 2.5, "top_p": 0.8, "top_k": 4, "min_p": 0.1},
@@ -161,15 +160,6 @@ def test_a_seed_gives_one_text_with_any_k_alone_or_in_a_batch(server: Server, la
     together = server.generate({"input_ids": [prompt] * 4, "sampling_params": [*asked, other]})
     assert [answer["output_ids"] for answer in together[:3]] == [expected] * 3
     assert together[3]["output_ids"] != expected
-
-
-@pytest.mark.parametrize("seed", [2**64 - 1, -1])
-def test_any_integer_is_a_seed(server: Server, lane: Lane, seed: int) -> None:
-    """One that no tensor holds does not end the lane; what is not an integer is refused."""
-    body = {"input_ids": [1], "sampling_params": params(lane, temperature=2.0, sampling_seed=seed)}
-    assert server.generate(body)["output_ids"] == server.generate(body)["output_ids"]
-    body["sampling_params"]["sampling_seed"] = "seven"
-    assert server.ask("/generate", body)[0] == 400
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,8 @@ def _report(result: Any, controller: Any, request: Any) -> None:
     }
 
 
-def _check(result: Any, sampling_params: Any, vocab_size: int) -> None:
+def _check_plan(result: Any, sampling_params: Any, vocab_size: int) -> None:
     """AFTER `SamplingParams.verify`, where a ValueError becomes a 400; later it would end the lane."""
-    seed = sampling_params.sampling_seed
-    if seed is not None and not isinstance(seed, int):
-        raise ValueError(f"sampling_seed must be an integer, not {seed!r}")
     limits().check(sampling_params.custom_params)
 
 
@@ -68,5 +65,5 @@ REPORT = Feature(
 )
 PLANS = Feature(
     ("plans",),
-    (Hook("sglang.srt.sampling.sampling_params.SamplingParams.verify", "after", _check, ("vocab_size",)),),
+    (Hook("sglang.srt.sampling.sampling_params.SamplingParams.verify", "after", _check_plan, ("vocab_size",)),),
 )

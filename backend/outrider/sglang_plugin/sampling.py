@@ -36,10 +36,10 @@ def _fresh_seeds() -> random.Random:
 
 
 def seed_of(request: Any) -> int:
-    """The request's own seed, else one that is drawn once and stays with it; as 64 bits with a sign, for tensors."""
+    """The request's own seed, which SGLang has checked to fit a tensor, else one that is drawn once and stays."""
     given = request.sampling_params.sampling_seed
     if given is not None:
-        return int((given + (1 << 63)) % (1 << 64) - (1 << 63))
+        return int(given)
     if not hasattr(request, "outrider_seed"):
         request.outrider_seed = _fresh_seeds().getrandbits(63)
     return int(request.outrider_seed)
