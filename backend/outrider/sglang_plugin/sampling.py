@@ -189,7 +189,7 @@ def cpu_features() -> list[Feature]:
     sampler = Hook("sglang.srt.layers.sampler.Sampler._sample_from_probs", "around", _sample, ("probs", "positions"))
     return [
         Feature(("sampling", "min_p"), verified, unused=without_speculation),
-        Feature(("seeds",), (_seed_hook(), sampler)),
+        Feature(("seeds",), (_seed_hook(), sampler), unused=_no_seeds),
     ]
 
 
