@@ -49,7 +49,9 @@ class AdmissionSection(Section):
     queue_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     request_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """Deadline of requests that bring none."""
-    shares: dict[Priority, Annotated[float, Field(gt=0)]] = {"interactive": 8, "default": 4, "bulk": 1}
+    shares: dict[Priority, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=lambda: dict[Priority, float](interactive=8, default=4, bulk=1)
+    )
     """Places that waiting requests of each priority get, in proportion; one that is left out has 1."""
 
 
