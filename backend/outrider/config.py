@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -19,6 +20,8 @@ from outrider.profiles import SGLangSection as SGLangSection
 from outrider.profiles import UrlSection as UrlSection
 
 _T = TypeVar("_T")
+
+_SHARES: Mapping[Priority, float] = {"interactive": 8, "default": 4, "bulk": 1}
 
 
 class ServerSection(Section):
@@ -49,9 +52,7 @@ class AdmissionSection(Section):
     queue_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     request_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """Deadline of requests that bring none."""
-    shares: dict[Priority, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=lambda: dict[Priority, float](interactive=8, default=4, bulk=1)
-    )
+    shares: Mapping[Priority, Annotated[float, Field(gt=0)]] = _SHARES
     """Places that waiting requests of each priority get, in proportion; one that is left out has 1."""
 
 

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outrider.engine.engine import EngineLimits
-from outrider.engine.server import ServerOptions, serving
+from outrider.engine.info import ServerOptions
+from outrider.engine.server import serving
 from outrider.sse import DONE, SSEDecoder
 
 PROMPT = "ABCDABDCACBD"

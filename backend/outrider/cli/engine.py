@@ -34,9 +34,10 @@ def engine(  # noqa: PLR0913 - one parameter per flag
 
     from outrider.engine.drafters.sources import DraftOptions
     from outrider.engine.engine import EngineLimits
+    from outrider.engine.info import ServerOptions
     from outrider.engine.profile import layers_for, table_path
     from outrider.engine.pull import locate
-    from outrider.engine.server import ServerOptions, run
+    from outrider.engine.server import run
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if num_threads is not None:

@@ -119,17 +119,9 @@ class Dispatcher:
         if lane.url is None:
             raise LaneUnavailable(f"lane {lane.name} is {lane.state.value}", retry_after_s=1.0)
         return Run(
-            call,
-            self._client,
-            lane.name,
-            lane.url,
-            model,
-            decision,
-            outcome,
-            list(found.reasons),
-            found.plan,
-            lane.abilities.counts_proposed,
-        )
+            call, self._client, lane.name, lane.url, model, decision, outcome, list(found.reasons),
+            effective=found.plan, counts_proposed=lane.abilities.counts_proposed,
+        )  # fmt: skip
 
     def _end(self, call: Call, outcome: Outcome) -> None:
         outcome.total_s = time.monotonic() - call.arrived_at_s

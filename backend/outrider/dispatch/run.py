@@ -37,11 +37,11 @@ class Run:
     outcome: Outcome
     reasons: list[str] = field(default_factory=list)
     """What came to light after the decision."""
-    _last_event_s: float = 0.0
     effective: Plan | None = None
     """The lane's nearest to the decided plan; None when it runs just that."""
     counts_proposed: bool = True
     """Whether the lane's count of proposed drafts can be believed."""
+    _last_event_s: float = 0.0
 
     @property
     def plan(self) -> Plan:

@@ -8,19 +8,17 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import orjson
 from aiohttp import web
 
-from outrider.core import MAX_K
-from outrider.engine import replies
+from outrider.engine import info, replies
 from outrider.engine.bodies import MAX_CHOICES
 from outrider.engine.choices import Choices, choice_id, generating, raise_if_aborted
-from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DraftOptions
-from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.engine import Engine
+from outrider.engine.info import ServerOptions
 from outrider.engine.loop import EngineLoop
 from outrider.engine.metrics import EngineMetrics
 from outrider.engine.profile import read_table
@@ -34,28 +32,8 @@ from outrider.engine.protocol import (
 )
 from outrider.engine.sequence import Finish
 from outrider.errors import APIError, ConfigError, InvalidRequest
-from outrider.version import __version__
 
 Parse = Callable[[object, Engine], Parsed]
-
-#: Parts of the sampling law that gateways ask about; all that the engine takes, it honours, drafts or not.
-_EXACT_SURFACES = ("temperature", "top_k with top_p", "min_p", "penalties", "seed")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """How an engine is served."""
-
-    model: Path
-    served_model_name: str
-    host: str = "127.0.0.1"
-    port: int = 0
-    limits: EngineLimits = field(default_factory=EngineLimits)
-    drafting: DraftOptions = DEFAULT_OPTIONS
-    cost_table: Path | None = None
-    """Where `outrider profile` keeps the cost table of this model on this machine; it need not be there."""
-    exits_with_stdin: bool = False
-    """Stop when standard input ends: a parent that holds the other end and dies leaves no orphan."""
 
 
 class EngineServer:
@@ -87,52 +65,13 @@ class EngineServer:
         return web.Response(status=200 if self._loop.is_alive else 503)
 
     async def _models(self, request: web.Request) -> web.Response:
-        model = {
-            "id": self._options.served_model_name,
-            "object": "model",
-            "created": int(time.time()),
-            "owned_by": "outrider",
-            "root": self._options.served_model_name,
-            "max_model_len": self._engine.context_length,
-        }
-        return _json({"object": "list", "data": [model]})
+        return _json(info.models(self._engine, self._options))
 
     async def _server_info(self, request: web.Request) -> web.Response:
-        limits = self._options.limits
-        return _json({
-            "model_path": str(self._options.model),
-            "served_model_name": self._options.served_model_name,
-            "context_length": self._engine.context_length,
-            "max_running_requests": limits.max_running,
-            "max_total_num_tokens": limits.max_total_tokens,
-            "max_req_input_len": self._engine.context_length - 1,
-            "speculative_algorithm": None,
-            "version": f"outrider-{__version__}",
-            "outrider": {
-                "drafters": list(self._engine.drafters.makers),
-                "max_k": MAX_K,
-                "exact_surfaces": _EXACT_SURFACES,
-                "drafter_info": self._engine.drafters.info,
-                "memory": self._engine.memory,
-            },
-            "internal_states": [{"effective_max_running_requests_per_dp": limits.max_running}],
-        })  # fmt: skip
+        return _json(info.server_info(self._engine, self._options))
 
     async def _loads(self, request: web.Request) -> web.Response:
-        load, limits = self._loop.load, self._options.limits
-        now = time.time()
-        entry = {
-            "timestamp": now,
-            "dp_rank": 0,
-            "num_running_reqs": load.num_running,
-            "num_waiting_reqs": load.num_waiting,
-            "num_used_tokens": load.num_used_tokens,
-            "max_total_num_tokens": limits.max_total_tokens,
-            "max_running_requests": limits.max_running,
-            "token_usage": round(load.num_used_tokens / limits.max_total_tokens, 4),
-            "gen_throughput": round(load.tokens_per_s, 2),
-        }
-        return _json({"timestamp": now, "version": f"outrider-{__version__}", "loads": [entry]})
+        return _json(info.loads(self._loop.load, self._options.limits))
 
     async def _prometheus(self, request: web.Request) -> web.Response:
         body = self._metrics.render(self._loop.load)

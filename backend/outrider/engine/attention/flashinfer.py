@@ -120,7 +120,7 @@ class FlashInferAttention:
         """qkv [R, (heads + 2 kv_heads) * head_dim] -> attention output [R, heads * head_dim]; writes the pages."""
         c, table, pages = self._kernels.config, self._table, self._pages[layer]
         heads = rotate(qkv, self._rotations)
-        parts = heads.split((c.num_heads, c.num_kv_heads, c.num_kv_heads), dim=1)
+        parts = torch.split_with_sizes(heads, (c.num_heads, c.num_kv_heads, c.num_kv_heads), dim=1)
         query, key, value = (part.contiguous() for part in parts)
         self._kernels.library.append_paged_kv_cache(
             key, value, *self._slots, pages, table.kv_indices, table.kv_indptr, table.last_page_len, kv_layout="NHD"
