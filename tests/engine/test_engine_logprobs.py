@@ -110,7 +110,7 @@ def test_chat_shape(engine: Engine) -> None:
         assert len(entry["top_logprobs"]) == 2
         assert entry["top_logprobs"][0] == {key: entry[key] for key in ("token", "logprob", "bytes")}
     without = answer_of(engine, parse_chat(chat(logprobs=False), engine))
-    assert replies.whole_body(without, replies.CHAT)["choices"][0]["logprobs"] is None
+    assert replies.whole_body([without], replies.CHAT)["choices"][0]["logprobs"] is None
 
 
 def test_completion_shape(engine: Engine) -> None:
@@ -123,7 +123,7 @@ def test_completion_shape(engine: Engine) -> None:
     assert [choice["text"][a:b] for a, b in itertools.pairwise(edges)] == logprobs["tokens"]
     assert [max(top.values()) for top in logprobs["top_logprobs"]] == logprobs["token_logprobs"]
     none = answer_of(engine, parse_completion(body | {"logprobs": 0}, engine))
-    assert replies.whole_body(none, replies.COMPLETION)["choices"][0]["logprobs"]["top_logprobs"] == [{}] * 16
+    assert replies.whole_body([none], replies.COMPLETION)["choices"][0]["logprobs"]["top_logprobs"] == [{}] * 16
 
 
 @pytest.mark.parametrize("shape", [replies.CHAT, replies.COMPLETION], ids=["chat", "completion"])
