@@ -27,7 +27,7 @@ def model(attentive_folder: Path) -> LlamaModel:
 
 
 def chain_logits(model: LlamaModel, token_ids: tuple[int, ...]) -> torch.Tensor:
-    return model.forward([Segment(SequenceCache(model.config, 64), token_ids, len(token_ids))])
+    return model.forward([Segment(model.new_cache(len(token_ids)), token_ids, len(token_ids))])
 
 
 def path_to(node: int) -> list[int]:
