@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from outrider.engine.engine import Engine
 from outrider.engine.model import LlamaModel
@@ -15,61 +17,105 @@ from outrider.engine.sequence import Finish, GenerateRequest
 from outrider.policy.plan import PLAN_OFF
 from outrider.speculation.target import SamplingLaw
 
-_REPEATS = 7
 _NUM_TOP = 12
 #: Steps before the first measured one, in which caches and threads warm up.
 _WARM_UP = 3
 _RID = "anatomy"
-
-
-def read_time_s(model: LlamaModel) -> float:
-    """Seconds to read as much memory as the packed weights take, once, with all threads; the best of several."""
-    data = torch.ones(model.packed_bytes // 8, dtype=torch.int64)
-    times = []
-    for _ in range(_REPEATS):
-        start_s = time.perf_counter()
-        data.sum()
-        times.append(time.perf_counter() - start_s)
-    return min(times)
+#: An operator with its arguments, as the dispatcher saw it.
+_Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """Where a step's time goes. `python_s` is an upper bound, `operators_s` is the rest of `step_s`."""
+    """Where a step's time goes. Everything was timed in turns, and is the best of all turns unless it says median."""
 
     step_s: float
-    """Median of whole steps, schedule to emitted token, without a profiler."""
+    """A whole step, schedule to emitted token."""
+    median_step_s: float
+    read_s: float
+    """Reading as much memory as the packed weights take, once, with all threads."""
+    median_read_s: float
     operators_s: float
-    python_s: float
-    """Outside of tensor operators: our code, torch's argument parsing, and what the profiler adds there."""
-    python_share: float
-    """`python_s / step_s`, at most 1."""
+    """The step's operators, called one after another with the arguments that they had; the calls' own cost is off."""
+    num_operators: int
     top: list[tuple[str, float]]
-    """Operators that take longest by themselves, with the profiler's cost in them: name and seconds per step."""
+    """Operators that take longest in all, with the cost of calling and timing them: name and seconds per step."""
+
+    @property
+    def python_s(self) -> float:
+        """Around operators. The cost of calling is overstated, by what the cheapest operator does: so is this."""
+        return max(0.0, self.step_s - self.operators_s)
+
+    @property
+    def python_share(self) -> float:
+        return self.python_s / self.step_s
 
 
 def step_anatomy(engine: Engine, prompt_ids: Sequence[int], num_steps: int) -> Anatomy:
-    """Greedy decoding of one prompt without speculation on an idle engine, `num_steps` timed and as many profiled.
-
-    The profiler sees the outermost operators' times; what is left of the profiled steps is Python. Its own cost per
-    operator falls into both, so Python is overstated and never understated.
-    """
+    """Greedy decoding of one prompt without speculation on an idle engine, for `num_steps` turns."""
     assert not engine.has_work and num_steps > 0
-    limit = 2 * num_steps + _WARM_UP + 2
-    engine.add(GenerateRequest(_RID, tuple(prompt_ids), SamplingLaw(0.0), limit, PLAN_OFF, 0))
+    engine.add(
+        GenerateRequest(
+            _RID, tuple(prompt_ids), SamplingLaw(0.0), num_steps + _WARM_UP + 2, PLAN_OFF, 0, cache_salt=_RID
+        )
+    )
     while not any(sequence.num_output >= _WARM_UP for sequence in engine.scheduler):
         engine.step()
-    step_s = median(_timed(engine) for _ in range(num_steps))
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        profiled_s = sum(_timed(engine) for _ in range(num_steps)) / num_steps
+    with _Recorder() as recorder:
+        engine.step()
+    calls = recorder.calls
+    nothing: list[_Call] = [(torch.ops.aten.alias.default, (torch.zeros(1),), {})] * len(calls)
+    data = _data(engine.model)
+    turns = [
+        (_timed(engine.step), _timed(data.sum), _timed(lambda: _replay(calls)), _timed(lambda: _replay(nothing)))
+        for _ in range(num_steps)
+    ]
     engine.abort(_RID, Finish("abort"))
-    own_s = {event.key: event.self_cpu_time_total / 1e6 / num_steps for event in profiler.key_averages()}
-    python_s = min(step_s, max(0.0, profiled_s - sum(own_s.values())))
-    top = sorted(own_s.items(), key=lambda item: -item[1])[:_NUM_TOP]
-    return Anatomy(step_s, step_s - python_s, python_s, python_s / step_s, top)
+    steps, reads, replays, calling = zip(*turns, strict=True)
+    return Anatomy(
+        min(steps), median(steps), min(reads), median(reads), min(replays) - min(calling), len(calls), _top(calls)
+    )
 
 
-def _timed(engine: Engine) -> float:
+def _data(model: LlamaModel) -> torch.Tensor:
+    return torch.ones(model.packed_bytes // 8, dtype=torch.int64)
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # not annotated
+    """Notes every operator that runs in the block."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # not annotated
+        self.calls: list[_Call] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        self.calls.append((func, args, dict(kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+
+@torch.inference_mode()
+def _replay(calls: Sequence[_Call]) -> None:
+    for operator, args, kwargs in calls:
+        operator(*args, **kwargs)
+
+
+@torch.inference_mode()
+def _top(calls: Sequence[_Call]) -> list[tuple[str, float]]:
+    total_s: dict[str, float] = {}
+    for operator, args, kwargs in calls:
+        start_s = time.perf_counter()
+        operator(*args, **kwargs)
+        total_s[str(operator)] = total_s.get(str(operator), 0.0) + time.perf_counter() - start_s
+    return sorted(total_s.items(), key=lambda item: -item[1])[:_NUM_TOP]
+
+
+def _timed(run: Callable[[], object]) -> float:
     start_s = time.perf_counter()
-    engine.step()
+    run()
     return time.perf_counter() - start_s

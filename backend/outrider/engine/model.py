@@ -15,14 +15,15 @@ from outrider.engine.attention.choice import Attention, attention_for
 from outrider.engine.checkpoint import ModelConfig, Weights, read_config
 from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.linear import Linear, pack
+from outrider.engine.norm import Norm, rms_norm
 
 
 @dataclass(slots=True)
 class _Layer:
-    input_norm: torch.Tensor
+    input_norm: Norm
     qkv: Linear
     output: Linear
-    post_norm: torch.Tensor
+    post_norm: Norm
     gate_up: Linear
     down: Linear
     qk_norm: torch.Tensor | None
@@ -42,7 +43,7 @@ class LlamaModel:
         embedding = weights.take("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
         self._embedding = self._placed(embedding)
         self._layers = [self._load_layer(weights, f"model.layers.{i}.") for i in range(config.num_layers)]
-        self._norm = self._placed(weights.take("model.norm.weight", config.hidden_size))
+        self._norm = self._rms_norm(weights.take("model.norm.weight", config.hidden_size))
         if config.has_tied_embeddings:
             head = embedding
         else:
@@ -57,6 +58,9 @@ class LlamaModel:
     def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.placement.device, self.placement.dtype)
 
+    def _rms_norm(self, weight: torch.Tensor) -> Norm:
+        return rms_norm(weight, self.config.rms_norm_eps, self.placement)
+
     def _packed(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         return pack(weight, bias, self.placement)
 
@@ -66,10 +70,10 @@ class LlamaModel:
         gate = weights.take(f"{prefix}mlp.gate_proj.weight", inner, hidden)
         up = weights.take(f"{prefix}mlp.up_proj.weight", inner, hidden)
         return _Layer(
-            input_norm=self._placed(weights.take(f"{prefix}input_layernorm.weight", hidden)),
+            input_norm=self._rms_norm(weights.take(f"{prefix}input_layernorm.weight", hidden)),
             qkv=self._load_qkv(weights, f"{prefix}self_attn."),
             output=self._packed(weights.take(f"{prefix}self_attn.o_proj.weight", hidden, c.num_heads * c.head_dim)),
-            post_norm=self._placed(weights.take(f"{prefix}post_attention_layernorm.weight", hidden)),
+            post_norm=self._rms_norm(weights.take(f"{prefix}post_attention_layernorm.weight", hidden)),
             gate_up=self._packed(torch.cat([gate, up])),
             down=self._packed(weights.take(f"{prefix}mlp.down_proj.weight", hidden, inner)),
             qk_norm=self._load_qk_norm(weights, f"{prefix}self_attn.") if c.has_qk_norm else None,
@@ -112,15 +116,14 @@ class LlamaModel:
         Layers in `skip` are left out, as self-speculation does; their part of the cache stays unwritten. `head`: a
         narrow one in place of the model's own, which then gives fewer columns.
         """
-        eps, width = self.config.rms_norm_eps, (self.config.hidden_size,)
         token_ids = torch.tensor([t for s in segments for t in s.token_ids], device=self.placement.device)
         x = F.embedding(token_ids, self._embedding)
         attend = self._attention.start(segments)
         for i, layer in enumerate(self._layers):
             if i in skip:
                 continue
-            x += layer.output(attend(i, self._qkv(layer, F.rms_norm(x, width, layer.input_norm, eps))))
-            gate, up = layer.gate_up(F.rms_norm(x, width, layer.post_norm, eps)).chunk(2, dim=-1)
+            x += layer.output(attend(i, self._qkv(layer, layer.input_norm(x))))
+            gate, up = layer.gate_up(layer.post_norm(x)).chunk(2, dim=-1)
             x += layer.down(F.silu(gate).mul_(up))
         for segment in segments:
             segment.cache.extend(len(segment.token_ids))
@@ -129,7 +132,7 @@ class LlamaModel:
             return torch.empty((0, self.config.vocab_size))
         if len(rows) < x.shape[0]:
             x = x[rows]
-        return (head or self._head)(F.rms_norm(x, width, self._norm, eps)).float().cpu()
+        return (head or self._head)(self._norm(x)).float().cpu()
 
     def _qkv(self, layer: _Layer, x: torch.Tensor) -> torch.Tensor:
         """x [R, hidden] -> [R, (heads + 2 kv_heads) * head_dim], before rotation."""

@@ -42,8 +42,8 @@ class Aim:
 
 def aims(results: Results) -> list[Aim]:
     samples = Samples(results.samples)
-    read_s, step = results.read_s, results.anatomy
-    reads = None if read_s is None or step is None else step.step_s / read_s
+    step = results.anatomy
+    reads = None if step is None else step.step_s / step.read_s
     share = None if step is None else step.python_share
     return [
         _at_most("off step / reading the packed weights", reads, MAX_STEP_READS),

@@ -41,8 +41,6 @@ class Results:
 
     samples: list[Sample] = field(default_factory=list)
     batch: list[BatchSample] = field(default_factory=list)
-    read_s: float | None = None
-    """Seconds to read the packed weights once."""
     anatomy: Anatomy | None = None
     num_visits: int = 0
     num_planned: int = 0
@@ -119,10 +117,9 @@ def measure_batches(ours: EngineArm, cases: Sequence[Case], clock: Clock, result
 
 def measure_step(ours: EngineArm, case: Case, clock: Clock, results: Results) -> None:
     """What a step without speculation takes, against reading the weights."""
-    from outrider.engine.anatomy import read_time_s, step_anatomy
+    from outrider.engine.anatomy import step_anatomy
 
     clock.show("anatomy of a step")
-    results.read_s = read_time_s(ours.engine.model)
     results.anatomy = step_anatomy(ours.engine, ours.encode(case), ANATOMY_STEPS)
 
 

@@ -26,7 +26,7 @@ def parts(results: Results) -> dict[str, list[Row]]:
         return {"decode speed, one request at a time": policy_rows(samples)}
     found = {
         "a step without speculation": step_rows(results),
-        "its operators, milliseconds a step under the profiler": operator_rows(results),
+        "its operators, milliseconds a step": operator_rows(results),
         "tokens per second by batch size": batch_rows(results.batch),
         "median tokens per second, one request at a time": group_rows(samples),
         "drafters by k, against off on the same prompts": drafter_rows(samples),
@@ -71,14 +71,16 @@ def as_json(results: Results, conditions: Mapping[str, object]) -> Row:
 
 
 def step_rows(results: Results) -> list[Row]:
-    if results.anatomy is None or results.read_s is None:
-        return []
     step = results.anatomy
+    if step is None:
+        return []
     return [
         {
             "step ms": step.step_s * 1e3,
-            "reading the weights ms": results.read_s * 1e3,
-            "step / reading": step.step_s / results.read_s,
+            "reading the weights ms": step.read_s * 1e3,
+            "step / reading": step.step_s / step.read_s,
+            "medians": f"{step.median_step_s * 1e3:.1f} / {step.median_read_s * 1e3:.1f}",
+            "operators": step.num_operators,
             "operators ms": step.operators_s * 1e3,
             "Python ms": step.python_s * 1e3,
             "Python share": step.python_share,

@@ -85,7 +85,10 @@ class _Part:
     def __init__(self, config: ModelConfig, places: Seq[_Place], device: torch.device) -> None:
         count, groups = places[0].num_rows, config.num_heads // config.num_kv_heads
         self.num_rows = len(places) * count
+        self._has_one_row = count == 1
+        """Of each sequence, as in plain decoding: its heads lie in the right order already."""
         self._unfolded = (len(places), count, config.num_kv_heads, groups, config.head_dim)
+        self._grouped = (len(places), config.num_kv_heads, groups, config.head_dim)
         self._folded = (len(places), config.num_kv_heads, groups, count, config.head_dim)
         length = max(place.length for place in places)
         self._mask: torch.Tensor | None = None
@@ -103,12 +106,17 @@ class _Part:
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         """query [S * r, heads, d] -> [S * r, heads * d]; query groups become rows."""
-        folded = query.view(self._unfolded).permute(0, 2, 3, 1, 4).flatten(2, 3)
+        if self._has_one_row:
+            folded = query.view(self._grouped)
+        else:
+            folded = query.view(self._unfolded).permute(0, 2, 3, 1, 4).flatten(2, 3)
         if self._slots is None:
             keys, values = self._keys[layer], self._values[layer]
         else:
             keys, values = self._memory.layers[layer][:, self._slots].transpose(1, 2).unsqueeze(1)
         out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=self._mask)
+        if self._has_one_row:
+            return out.reshape(self.num_rows, -1)
         return out.view(self._folded).permute(0, 3, 1, 2, 4).reshape(self.num_rows, -1)
 
 
