@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from outrider.speculation.proposal import NO_DRAFT, PointMass
@@ -18,9 +18,11 @@ MAX_CANDIDATES = 64
 class PredictionDrafter:
     """Follows the prediction token by token.
 
-    A token that differs is first looked up: the text goes on behind the place of the prediction that ends with the
-    longest run of the text's last tokens, nearest to where it was left. A token that stands nowhere is taken for a
-    replacement of one predicted token; a second one in a row means that the place is lost until a later look-up.
+    A token that differs is taken for a replacement of one predicted token, or, when it stands at one place not far
+    ahead, for the end of a gap. After a second one in a row the text goes on behind the place of the prediction that
+    ends with the longest run of the text's last tokens, nearest to where it was left; without one the place is lost
+    until a later look-up. A first one is not looked up so: in a text that repeats itself every place has its likes,
+    and each difference would lead to another of them.
     """
 
     def __init__(self, prediction_ids: Sequence[int]) -> None:
@@ -42,7 +44,7 @@ class PredictionDrafter:
             self._at += 1
             self._num_misses = 0
             return
-        found = self._look_up(token_id)
+        found = self._look_up(token_id) if self._num_misses else self._behind_gap(token_id)
         if found is not None:
             self._at, self._num_misses = found, 0
             return
@@ -57,6 +59,12 @@ class PredictionDrafter:
 
     def free(self) -> None:
         """Nothing to give back."""
+
+    def _behind_gap(self, token_id: int) -> int | None:
+        """Behind the only place ahead where this token stands; None when there are more or it is far."""
+        ends = self._ends.get(token_id, [])
+        ahead = ends[bisect_right(ends, self._at) :]
+        return ahead[0] if len(ahead) == 1 and ahead[0] - self._at <= NEAR else None
 
     def _look_up(self, token_id: int) -> int | None:
         """Where the prediction goes on after the text's last tokens; None when too little agrees."""
