@@ -12,7 +12,7 @@ from functools import partial
 
 from aiohttp import web
 
-from outrider.config import Config, ServerSection, packaged_data
+from outrider.config import Config, ServerSection, environment, packaged_data
 from outrider.core import Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
@@ -20,7 +20,7 @@ from outrider.dispatch.dispatcher import Dispatcher
 from outrider.errors import ConfigError
 from outrider.gateway.boundary import add_headers, boundary
 from outrider.gateway.routes import Routes
-from outrider.policy.loader import load_policies
+from outrider.policy.loader import Source, load_policies
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.load import LaneWatch
@@ -71,7 +71,7 @@ def build(
     pool = Pool(lanes if lanes is not None else [supervisor.lane for supervisor in supervisors])
     admission = Admission(config.admission)
     directory = config.policy.directory or packaged_data("policies")
-    policies = load_policies(directory, config.policy.default)
+    policies = load_policies(Source([directory], config.policy.default, env=environment()))
     dispatcher = Dispatcher(admission, pool, client, policies, metrics, on_outcome)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
     limit = config.server.max_body_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -113,6 +114,11 @@ def cache_dir() -> Path:
     if explicit:
         return Path(explicit)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outrider"
+
+
+def environment() -> Mapping[str, str]:
+    """For what refers to it by name, as policy files do."""
+    return os.environ
 
 
 def packaged_data(name: str) -> Path:

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from outrider.cost import ClosedCost, CostTable
+
 #: What the text is for; a caller says it in `outrider.task`, or the classifier guesses.
 Task = Literal["code", "edit", "quote", "extract", "summarise", "rag", "translate", "maths", "chat", "creative"]
 TASKS: tuple[str, ...] = get_args(Task)
@@ -143,6 +145,68 @@ class LaneLoad:
     @property
     def num_requests(self) -> int:
         return self.num_running + self.num_waiting
+
+
+#: What a request can ask of sampling and content that not every verifier honours.
+Surface = Literal[
+    "temperature", "min_p", "penalties", "logit_bias", "top_k_top_p", "logit_processor", "grammar", "logprobs",
+    "seed", "lora", "images",
+]  # fmt: skip
+SURFACES: frozenset[str] = frozenset(get_args(Surface))
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterAbility:
+    """A drafter as one lane can run it."""
+
+    drafter: str
+    ks: tuple[int, ...]
+    """The k that the lane can run, ascending and without 0; a server that is launched with one k has one."""
+    is_sampled: bool = False
+    """True for drafts that are drawn and verified against their draft law; False for deterministic ones."""
+    max_context: int | None = None
+    """Tokens of context that the drafter was made for; None: any."""
+    is_shared: bool = False
+    """True when it learns from the texts of all tenants alike, so that a tenant's request must not use it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneAbility:
+    """What a lane can do, as long as it runs; keep one object per lane, since decisions remember by it."""
+
+    name: str
+    drafters: tuple[DrafterAbility, ...]
+    has_plain: bool = True
+    """False when the lane can only speculate."""
+    surfaces: frozenset[str] = SURFACES
+    """What it serves at all."""
+    exact: frozenset[str] = SURFACES
+    """What its verifier honours exactly."""
+    max_running: int = 16
+    """Requests in one batch; the others wait."""
+    cost: CostTable | ClosedCost = field(default_factory=ClosedCost)
+
+    @classmethod
+    def embedded(
+        cls,
+        name: str,
+        drafters: tuple[str, ...] = ("ngram", "suffix", "prediction"),
+        cost: CostTable | ClosedCost | None = None,
+        max_running: int = 16,
+    ) -> LaneAbility:
+        """An engine of ours, which honours any plan exactly. Without a table: two cores, 135 M parameters."""
+        ks = tuple(range(1, MAX_K + 1))
+        abilities = tuple(DrafterAbility(d, ks, is_sampled=d in ("draft_model", "layer_skip")) for d in drafters)
+        return cls(name, abilities, max_running=max_running, cost=cost or ClosedCost(0.027, 6, 0.06, 0.65))
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """A lane as a decision sees it: what it can do, and how busy it is."""
+
+    ability: LaneAbility
+    load: LaneLoad | None
+    """Without the request that is decided; None means unknown, which is not idle."""
 
 
 class LaneState(Enum):

@@ -14,7 +14,7 @@ from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
 from outrider.errors import LaneUnavailable, ModelNotFound, QueueFull, QueueTimeout, RequestError, ServiceError
-from outrider.policy.loader import load_policies
+from outrider.policy.loader import Source, load_policies
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane, ModelCard
 from outrider.runtimes.pool import Pool
@@ -46,7 +46,7 @@ class Parts:
             self.admission,
             Pool([self.lane]),
             client,
-            load_policies(packaged_data("policies"), "default"),
+            load_policies(Source([packaged_data("policies")])),
             client.metrics,
             lambda _call, outcome: self.outcomes.append(outcome),
         )

@@ -10,9 +10,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from outrider.config import packaged_data
-from outrider.core import Hints, LaneLoad
+from outrider.core import Hints, LaneAbility, LaneLoad, LaneView
 from outrider.policy.features import extract_features
-from outrider.policy.loader import load_policies
+from outrider.policy.loader import Source, load_policies
 from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.workloads.prompts import Prompt
 
@@ -56,13 +56,15 @@ class EngineArm:
         from outrider.engine.engine import Engine, EngineLimits
 
         self._engine = Engine(folder, EngineLimits())
-        self._policies = load_policies(packaged_data("policies"), "default")
+        self._policies = load_policies(Source([packaged_data("policies")]))
+        self._ability = LaneAbility.embedded("bench")
 
     def plan(self, prompt: Prompt) -> Plan:
         """What the shipped policy decides for this prompt on an idle engine."""
         body = {"messages": prompt.messages, "temperature": prompt.temperature}
         now = time.monotonic()
-        return self._policies.decide(extract_features(body, Hints()), Hints(), LaneLoad(0, 0, 1, now), now).plan
+        view = LaneView(self._ability, LaneLoad(0, 0, 1, now))
+        return self._policies.decide(extract_features(body, Hints()), Hints(), [view], now).plan
 
     def run(self, prompt: Prompt, arm: str, plan: Plan, number: int) -> Sample:
         from outrider.engine.sequence import GenerateRequest

@@ -13,13 +13,13 @@ import orjson
 import typer
 from pydantic import ValidationError
 
-from outrider.config import packaged_data
-from outrider.core import Hints, LaneLoad
+from outrider.config import environment, packaged_data
+from outrider.core import Hints, LaneAbility, LaneLoad, LaneView
 from outrider.errors import ConfigError, SetupError
 from outrider.policy.decide import Decision
 from outrider.policy.features import extract_features
-from outrider.policy.loader import load_file, load_policies, validate_file
-from outrider.policy.rules import policy_schema
+from outrider.policy.limits import policy_schema
+from outrider.policy.loader import Source, load_policies, validate_file
 
 app = typer.Typer(no_args_is_help=True, help="Check policy files and explain decisions, without a server.")
 
@@ -46,12 +46,11 @@ def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help
     """Check policy files; each problem is a line `file:line:column: path: what was expected`."""
     has_problems = False
     for path in files:
-        problems = validate_file(path)
+        problems = validate_file(path, environment())
         for problem in problems:
             typer.echo(str(problem))
         if not problems:
-            num_rules = len(load_file(path).rules)
-            typer.echo(f"{path}: ok, {num_rules} {'rule' if num_rules == 1 else 'rules'}")
+            typer.echo(f"{path}: ok")
         has_problems = has_problems or bool(problems)
     if has_problems:
         raise typer.Exit(1)
@@ -69,12 +68,17 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the plan for a request, and why."""
-    policy_set = load_policies(policies or packaged_data("policies"), default)
+    policy_set = load_policies(_source(policies, default))
     body = _read_body(request)
     hints = _read_hints(request, body)
     load = None if requests is None else LaneLoad(requests, 0, max(1, requests), read_at_s=0.0)
-    decision = policy_set.decide(extract_features(body, hints), hints, load, now_s=0.0)
+    view = LaneView(LaneAbility.embedded("embedded"), load)
+    decision = policy_set.decide(extract_features(body, hints), hints, [view], now_s=0.0)
     typer.echo(orjson.dumps(_to_json(decision), option=orjson.OPT_INDENT_2) if as_json else _to_text(decision))
+
+
+def _source(policies: Path | None, default: str) -> Source:
+    return Source([policies or packaged_data("policies")], default, env=environment())
 
 
 @app.command()

@@ -8,12 +8,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from outrider.core import Outcome
+from outrider.core import DRAFTERS, LaneAbility, LaneView, Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
+from outrider.dispatch.learning import feedback_of
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneUnavailable
-from outrider.policy.decide import Decision, PolicySet
+from outrider.policy.decide import Decision, Origin, PolicySet
 from outrider.policy.features import extract_features
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
@@ -41,7 +42,9 @@ class Dispatcher:
         self._admission = admission
         self._pool = pool
         self._client = client
-        self._policies = policies
+        self.policies = policies
+        """Replaced as a whole when the files are read anew."""
+        self._abilities: dict[str, LaneAbility] = {}
         self._metrics = metrics
         self._on_outcome = on_outcome
         self.num_open = 0
@@ -61,6 +64,7 @@ class Dispatcher:
         """
         # What no branch below replaces is a fault of ours.
         outcome = Outcome(status=500, error_code="internal_error")
+        decision: Decision | None = None
         self.num_open += 1
         self._idle.clear()
         try:
@@ -81,28 +85,36 @@ class Dispatcher:
             self.num_open -= 1
             if not self.num_open:
                 self._idle.set()
-            self._end(call, outcome)
+            self._end(call, outcome, decision)
 
     def _decide(self, call: Call, lane: Lane, outcome: Outcome) -> Decision:
         now_s = time.monotonic()
         features = extract_features(call.body, call.hints)
-        decision = self._policies.decide(features, call.hints, lane.load(), now_s)
+        view = LaneView(self._ability(lane), lane.load())
+        headers = {name.lower(): value for name, value in call.headers.items()}
+        decision = self.policies.decide(features, call.hints, [view], now_s, Origin(call.model, headers))
         outcome.phases["plan"] = time.monotonic() - now_s
         plan = decision.plan
         self._metrics.decided(decision.workload, decision.rule, plan.drafter, plan.k)
         return decision
+
+    def _ability(self, lane: Lane) -> LaneAbility:
+        return self._abilities.setdefault(lane.name, LaneAbility.embedded(lane.name, DRAFTERS))
 
     def _start(self, call: Call, lane: Lane, model: str, decision: Decision, outcome: Outcome) -> Run:
         if lane.url is None:
             raise LaneUnavailable(f"lane {lane.name} is {lane.state.value}", retry_after_s=1.0)
         return Run(call, self._client, lane.name, lane.url, model, decision, outcome)
 
-    def _end(self, call: Call, outcome: Outcome) -> None:
+    def _end(self, call: Call, outcome: Outcome, decision: Decision | None) -> None:
         outcome.total_s = time.monotonic() - call.arrived_at_s
         if outcome.first_event_s is not None:
             outcome.phases["prefill"] = outcome.first_event_s - outcome.phases["admit"] - outcome.phases["plan"]
             outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
         self._metrics.ended(outcome)
+        feedback = feedback_of(outcome)
+        if decision is not None and feedback is not None:
+            self.policies.learn(decision, feedback)
         logger.info(
             "request %s %s: %d %s in %.3f s",
             call.request_id, call.path, outcome.status, outcome.error_code or "ok", outcome.total_s,

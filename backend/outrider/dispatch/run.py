@@ -82,7 +82,11 @@ class Run:
 
     def _inputs(self) -> dict[str, Any]:
         load = self.decision.load
-        return {"features": asdict(self.decision.features), "load": None if load is None else _load_inputs(load)}
+        return {
+            "features": asdict(self.decision.features),
+            "load": None if load is None else _load_inputs(load),
+            "candidates": self.decision.candidates(),
+        }
 
 
 def _load_inputs(load: LaneLoad) -> dict[str, Any]:

@@ -1,168 +1,237 @@
-"""The decision: from features, hints and load to a plan, and the reasons. Pure; the caller gives the time."""
+"""The decision: which workload a request belongs to, which plan it gets, and why. Pure; the caller gives the time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from outrider.core import DRAFTERS, Hints, LaneLoad
+from outrider.core import OFF, TASKS, Hints, LaneLoad, LaneView
+from outrider.errors import InvalidRequest
+from outrider.policy.acceptance import Cell
+from outrider.policy.choose import Option, Question, Refusal, Survey, cell_of, survey
+from outrider.policy.eligibility import REASONS
 from outrider.policy.features import Features
+from outrider.policy.learning import Feedback, Learner
+from outrider.policy.limits import Match, WorkloadPolicy
 from outrider.policy.plan import PLAN_OFF, Plan
-from outrider.policy.rules import (
-    RULE_NONE,
-    RULE_PREDICTION,
-    RULE_REQUEST,
-    PlanRule,
-    Range,
-    Rule,
-    When,
-    WorkloadPolicy,
-)
+from outrider.policy.rounds import Rounds
+from outrider.policy.settle import Settled, Settler
 
-#: Draft tokens per step from a prediction: nearly all are accepted until the answer departs from it.
-PREDICTION_K = 8
+#: Codes of what decided, and the sentence that answers show.
+RULES = {
+    "request": "the request fixed it",
+    "best-rate": "it is expected to be fastest",
+    "plain": "no drafter is expected to gain over plain decoding",
+    "objective": "it is the least that reaches the workload's objective",
+    "control": "plain for comparison, as a small share of requests is",
+    "explore": "tried to learn, as a small share of requests is",
+    "no-plain": "no lane decodes plainly, and it is expected to be fastest",
+    "unserved": "no lane can run what the request fixed, so plain",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request comes from, as far as workloads match on it."""
+
+    model: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Names in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How one request is to be speculated, by which rule, and why."""
+    """How one request is to be speculated, where, and why."""
 
     plan: Plan
     workload: str
     """Name of the policy file that was asked."""
     rule: str
-    """The rule that decided; `request` when the request's hints did, `prediction` when the request carries one and is
-    speculated, `no-rule` when no rule held."""
-    reasons: tuple[str, ...]
-    """Readable sentences, in the order in which they came to bear."""
+    """A code of `RULES`."""
     features: Features
-    load: LaneLoad | None
-    """The load as it was given, also when it was too old to be used."""
+    option: Option
+    """What was taken: lane, plan, expected tokens per second, and how full the lane is."""
+    found: Survey
+    """All that was possible, and what was refused."""
+    cell: Cell
+    """Where its acceptance is learnt."""
+    rounds: Rounds
+    why: str
+    """Why this workload."""
+    trial: str | None = None
+    """What the workload's trial would have run, or was replaced by."""
+
+    @property
+    def lane(self) -> str:
+        return self.option.lane.ability.name
+
+    @property
+    def load(self) -> LaneLoad | None:
+        """The load as it was given, also when it was too old to be used."""
+        return self.option.lane.load
+
+    def plain_round_s(self) -> float:
+        """Seconds of a plain round where this was decided, before correction."""
+        seen = self.option.seen
+        return self.rounds.forwards(self.option.lane.ability, seen.num_running, self.found.context)[0]
+
+    def round_s(self, fill: float) -> float:
+        """Seconds of a round of the plan when a share `fill` of its drafts is proposed, before correction."""
+        ability, running = self.option.lane.ability, self.option.seen.num_running
+        return self.rounds.round_s(ability, self.plan.drafter, running, self.found.context, fill)[self.plan.k]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Readable sentences: workload, load, the plan, what else was possible, what was not."""
+        if self.rule == "request" and self.plan.is_off:
+            return ("the request turned speculation off",)
+        return (self.why, self._load_reason(), *self._plan_reasons(), *_refusals(self.found.refused))
+
+    def _load_reason(self) -> str:
+        seen = self.option.seen
+        if not seen.is_known:
+            return f"the load of lane {self.lane} is unknown or stale, so it counts as full"
+        noun = "request" if seen.num_others == 1 else "requests"
+        waiting = f", {seen.num_waiting} of them waiting" if seen.num_waiting else ""
+        return f"{seen.num_others} other {noun} on lane {self.lane}{waiting}"
+
+    def _plan_reasons(self) -> Iterator[str]:
+        yield f"{self.option.shown}: {RULES[self.rule]}"
+        others = [o for o in (*self.found.plains, *self.found.options) if o[:3] != self.option[:3]]
+        for other in sorted(others, key=lambda option: -option.rate)[:_MAX_SHOWN]:
+            yield f"possible: {other.shown}"
+        if self.trial is not None:
+            yield self.trial
+
+    def candidates(self) -> list[dict[str, Any]]:
+        """Every plan that was possible, with its expected tokens per second, and every refusal with its code."""
+        options = [
+            {"lane": o.lane.ability.name, "drafter": o.drafter, "k": o.k, "tokens_per_s": round(o.rate, 2)}
+            for o in (*self.found.plains, *self.found.options)
+        ]
+        return options + [{"lane": r.lane, "drafter": r.drafter, "refused": r.code} for r in self.found.refused]
+
+
+#: Other options and refusals that the reasons name; `candidates` has all.
+_MAX_SHOWN = 3
+
+
+def _refusals(refused: Sequence[Refusal]) -> Iterator[str]:
+    for refusal in refused[:_MAX_SHOWN]:
+        what = f"{refusal.drafter} on {refusal.lane}" if refusal.drafter else refusal.lane
+        yield f"not {what}: {REASONS[refusal.code].format(detail=refusal.detail)}"
 
 
 class PolicySet:
-    """The policy files of one directory, in file-name order."""
+    """The policies of one configuration, and what they have learnt."""
 
-    def __init__(self, policies: Sequence[WorkloadPolicy], default: str) -> None:
-        """`default` names the workload for tasks that none matches; KeyError when it is not among `policies`."""
+    def __init__(self, policies: Sequence[WorkloadPolicy], default: str, learner: Learner | None = None) -> None:
+        """`default` names the workload for requests that none matches; KeyError when it is not among `policies`.
+
+        Where several match, the one with most conditions is asked, and of equals the first.
+        """
         self._by_name = {policy.workload: policy for policy in policies}
         self._default = self._by_name[default]
-        self._by_task: dict[str, WorkloadPolicy] = {}
-        for policy in policies:
-            for task in policy.match.tasks if policy.match else ():
-                self._by_task.setdefault(task, policy)
+        self.learner = learner or Learner()
+        self._settler = Settler(self.learner)
+        self._num_tried: dict[str, int] = {}
+        matching = [(policy, policy.match) for policy in policies if policy.match is not None]
+        matching.sort(key=lambda pair: -len(pair[1].model_fields_set))
+        self._by_task = {
+            task: tuple(pair for pair in matching if pair[1].tasks is None or task in pair[1].tasks) for task in TASKS
+        }
 
     @property
     def workloads(self) -> tuple[str, ...]:
         """Names of the workloads, in file-name order."""
         return tuple(self._by_name)
 
-    def decide(self, features: Features, hints: Hints, load: LaneLoad | None, now_s: float) -> Decision:
-        """The plan for one request. `load` is the lane's without this request; None means unknown, which is not idle.
+    def decide(
+        self,
+        features: Features,
+        hints: Hints,
+        lanes: Sequence[LaneView],
+        now_s: float,
+        origin: Origin | None = None,
+    ) -> Decision:
+        """The plan and lane for one request; `now_s` is `time.monotonic()`.
 
-        `now_s` is `time.monotonic()`; a reading older than the policy's `load_max_age_s` counts as unknown.
+        InvalidRequest when no lane can serve what the request asks for, or what it fixes and its workload refuses to
+        replace.
         """
-        policy = self._by_task.get(features.task)
+        policy, why = self._workload(features, origin)
+        decision = self._decide(policy, features, hints, (lanes, now_s, why))
+        trial = policy.trial
+        if trial is None or decision.rule == "request":
+            return decision
+        self._num_tried[policy.workload] = number = self._num_tried.get(policy.workload, 0) + 1
+        if int(number * trial.share) == int((number - 1) * trial.share):
+            return decision
+        other = self._decide(self._by_name[trial.workload], features, hints, (lanes, now_s, f"{trial.mode} of {why}"))
+        if trial.mode == "shadow":
+            return replace(decision, trial=f"shadow {trial.workload} would run: {other.option.shown}")
+        return replace(other, trial=f"canary of {policy.workload}, which would run: {decision.option.shown}")
+
+    def learn(self, decision: Decision, feedback: Feedback) -> None:
+        """Take in how a decided request went."""
+        self.learner.learn(decision, feedback)
+
+    def _workload(self, features: Features, origin: Origin | None) -> tuple[WorkloadPolicy, str]:
         source = "given by the request" if features.is_task_given else "guessed"
-        task = f"task {features.task} ({source})"
-        why = (
-            f"{task} belongs to workload {policy.workload}"
-            if policy
-            else f"no workload is for {task}, so the default"
-        )
-        policy = policy or self._default
-        if hints.is_off:
-            off_reason = ("the request turned speculation off",)
-            return Decision(PLAN_OFF, policy.workload, RULE_REQUEST, off_reason, features, load)
-        plan, rule, reasons = _apply_rules(policy, features, load, now_s)
-        plan, override = _apply_hints(plan, hints, policy.default_k)
-        if override:
-            rule, reasons = RULE_REQUEST, (*reasons, override)
-        if features.has_prediction and not plan.is_off and hints.drafter is None:
-            plan, rule = Plan("prediction", hints.k or PREDICTION_K), RULE_PREDICTION
-            reasons = (*reasons, "the request carries a prediction, which is a better draft than any other")
-        return Decision(plan, policy.workload, rule, (why, *reasons), features, load)
+        for policy, match in self._by_task[features.task]:
+            if _matches(match, features, origin):
+                return policy, f"task {features.task} ({source}) belongs to workload {policy.workload}"
+        return self._default, f"no workload is for task {features.task} ({source}), so the default"
+
+    def _decide(
+        self,
+        policy: WorkloadPolicy,
+        features: Features,
+        hints: Hints,
+        scene: tuple[Sequence[LaneView], float, str],
+    ) -> Decision:
+        lanes, now_s, why = scene
+        drafter = None if hints.is_off else hints.drafter
+        question = Question(policy, features, drafter, hints.k or None, now_s)
+        found = survey(question, lanes, self.learner)
+        settled = self._plain(found, "request") if hints.is_off else self._settler.settle(question, found)
+        if settled is None and question.is_fixed and policy.fallback == "plain":
+            settled = self._plain(found, "unserved")
+        if settled is None:
+            raise InvalidRequest(_unserved(question, hints, found), param="outrider")
+        option = settled.option
+        plan = Plan(option.drafter, option.k) if option.k else PLAN_OFF
+        cell = found.cells[option.key] if option.k else cell_of(features, OFF, is_sampled=False)
+        return Decision(plan, policy.workload, settled.rule, features, option, found, cell, self.learner.rounds, why)
+
+    @staticmethod
+    def _plain(found: Survey, rule: str) -> Settled | None:
+        if not found.plains:
+            return None
+        return Settled(max(found.plains, key=lambda option: (option.rate, -option.seen.num_others)), rule)
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
-    """One condition: whether it holds, with the value seen."""
-
-    holds: bool
-    text: str
-
-
-def _apply_rules(
-    policy: WorkloadPolicy, features: Features, load: LaneLoad | None, now_s: float
-) -> tuple[Plan, str, tuple[str, ...]]:
-    """The plan, name and reasons of the first rule that holds; off when none does."""
-    missing = _why_load_is_unknown(load, now_s, policy.load_max_age_s)
-    num_requests = None if missing or load is None else load.num_requests
-    skipped: list[str] = []
-    for rule in policy.rules:
-        checks = tuple(_checks(rule.when, features, num_requests)) if rule.when else ()
-        if not all(check.holds for check in checks):
-            continue
-        if num_requests is None and rule.when and rule.when.requests:
-            skipped.append(rule.name)
-            continue
-        texts = (check.text for check in checks)
-        return _plan_of(rule), rule.name, (*_skip_reason(skipped, missing), *texts, rule.reason)
-    return PLAN_OFF, RULE_NONE, (*_skip_reason(skipped, missing), f"no rule of workload {policy.workload} holds")
+def _matches(match: Match, features: Features, origin: Origin | None) -> bool:
+    """The task has been looked at already."""
+    origin = origin or _NOWHERE
+    return (
+        (match.models is None or origin.model in match.models)
+        and (match.tenants is None or features.tenant in match.tenants)
+        and (match.headers is None or all(origin.headers.get(k.lower()) == v for k, v in match.headers.items()))
+    )
 
 
-def _skip_reason(skipped: Sequence[str], missing: str | None) -> tuple[str, ...]:
-    return (f"{missing}, so these rules do not apply: {', '.join(skipped)}",) if skipped else ()
+_NOWHERE = Origin()
 
 
-def _plan_of(rule: Rule) -> Plan:
-    return Plan(rule.drafter, rule.k) if isinstance(rule, PlanRule) else PLAN_OFF
-
-
-def _why_load_is_unknown(load: LaneLoad | None, now_s: float, max_age_s: float) -> str | None:
-    """None when the load is known."""
-    if load is None:
-        return "the lane's load is unknown"
-    age_s = now_s - load.read_at_s
-    if age_s > max_age_s:
-        return f"the lane's load is unknown, the last reading is {age_s:.1f} s old (> {max_age_s:g} s)"
-    return None
-
-
-def _checks(when: When, features: Features, num_requests: int | None) -> Iterator[_Check]:
-    """The conditions that can be checked; the one on the load is left out while the load is unknown."""
-    if when.tasks:
-        yield _Check(features.task in when.tasks, f"task {features.task} in {', '.join(when.tasks)}")
-    if when.temperature:
-        yield _within(when.temperature, features.temperature, f"temperature {features.temperature:g}")
-    if when.prompt_tokens:
-        tokens = features.num_prompt_tokens
-        yield _within(when.prompt_tokens, tokens, f"{tokens} prompt tokens")
-    if when.self_repetition:
-        share = features.self_repetition
-        yield _within(when.self_repetition, share, f"prompt self-repetition {share:.3g}")
-    if when.requests and num_requests is not None:
-        noun = "request" if num_requests == 1 else "requests"
-        yield _within(when.requests, num_requests, f"{num_requests} {noun} on the lane")
-
-
-def _within(bounds: Range[float] | Range[int], value: float, text: str) -> _Check:
-    holds = True
-    if bounds.min is not None:
-        holds = value >= bounds.min
-        text += f" >= {bounds.min:g}"
-    if bounds.max is not None:
-        holds = holds and value <= bounds.max
-        text += f"{' and' if bounds.min is not None else ''} <= {bounds.max:g}"
-    return _Check(holds, text)
-
-
-def _apply_hints(plan: Plan, hints: Hints, default_k: int) -> tuple[Plan, str | None]:
-    """The rule's plan with what the request fixes, and a sentence about it; None when it fixes nothing."""
-    if hints.drafter is None and hints.k is None:
-        return plan, None
-    drafter = hints.drafter or (DRAFTERS[0] if plan.is_off else plan.drafter)
-    k = hints.k or (default_k if plan.is_off else plan.k)
-    asked = [f"drafter {hints.drafter}"] if hints.drafter else []
-    asked += [f"k {hints.k}"] if hints.k else []
-    return Plan(drafter, k), f"the request fixed {' and '.join(asked)}"
+def _unserved(question: Question, hints: Hints, found: Survey) -> str:
+    if hints.is_off:
+        what = "no lane can run without speculation"
+    elif question.is_fixed:
+        asked = [f"drafter {question.drafter}"] if question.drafter else []
+        asked += [f"k {question.k}"] if question.k else []
+        what = f"no lane can run {' and '.join(asked)}"
+    else:
+        what = "no lane can serve the request"
+    return "; ".join([what, *_refusals(found.refused)])

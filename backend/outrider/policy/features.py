@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outrider.core import Hints
+from outrider.core import Hints, Surface
 from outrider.policy.classify import classify
+from outrider.policy.lookup import split_text, told_share
 
 #: What SGLang and OpenAI sample with when a request names no temperature.
 DEFAULT_TEMPERATURE = 1.0
-#: Repetition is looked for in this much of each end of a prompt, which bounds the time.
-_WINDOW_CHARS = 4096
-_WINDOW_IDS = 1024
-_GRAM = 4
+#: The dry run looks at this much of the prompt's end, which bounds its time.
+_DRY_RUN_CHARS, _DRY_RUN_IDS = 3072, 512
 #: A message no longer than this that shows no task ("can you parallelise it?") continues the one before it.
 _FOLLOW_UP_MAX_CHARS = 200
 
@@ -34,14 +32,21 @@ class Features:
     """Characters of text; token ids, images and tool definitions do not count."""
     num_prompt_tokens: int
     """An estimate: characters / 4, rounded up; exact when the prompt was given as token ids."""
-    self_repetition: float
-    """0..1: share of the prompt's 4-grams (words, or token ids) that occur more than once in it. Of a prompt over
-    8,192 characters only the two ends are looked at; text without spaces counts as one word."""
+    dry_run: float
+    """0..1: share of the tokens at the prompt's end that look-up in the prompt itself would have drafted rightly."""
     num_messages: int
     """Messages of a chat body; 0 for a completions body."""
     is_stream: bool
     has_prediction: bool = False
     """The request carries OpenAI's `prediction`, a text that the answer is expected to resemble."""
+    surfaces: tuple[Surface, ...] = ()
+    """What of sampling and content not every verifier honours, in the order of `core.Surface`."""
+    priority: int = 0
+    """SGLang's `priority`: above 0 is high, below is low."""
+    max_tokens: int | None = None
+    tenant: str | None = None
+    """A name that keeps one customer's texts from another's, never a secret: the request's `cache_salt`, when it has
+    one."""
 
 
 @dataclass(slots=True)
@@ -53,6 +58,7 @@ class _Prompt:
     system: str = ""
     user: list[str] = field(default_factory=list)
     num_messages: int = 0
+    has_images: bool = False
 
 
 def extract_features(body: Mapping[str, Any], hints: Hints) -> Features:
@@ -69,10 +75,14 @@ def extract_features(body: Mapping[str, Any], hints: Hints) -> Features:
         is_task_given=hints.task is not None,
         num_prompt_chars=num_chars,
         num_prompt_tokens=-(-num_chars // 4) + len(prompt.ids),
-        self_repetition=_self_repetition(prompt),
+        dry_run=_dry_run(prompt),
         num_messages=prompt.num_messages,
         is_stream=body.get("stream") is True,
         has_prediction=isinstance(body.get("prediction"), Mapping),
+        surfaces=tuple(_surfaces(body, prompt)),
+        priority=_whole(body.get("priority")) or 0,
+        max_tokens=_whole(body.get("max_completion_tokens")) or _whole(body.get("max_tokens")),
+        tenant=_name(body.get("cache_salt")),
     )
 
 
@@ -86,7 +96,9 @@ def _read_messages(messages: Sequence[Any]) -> _Prompt:
     for message in messages:
         if not isinstance(message, Mapping):
             continue
-        text = "\n".join(_content_texts(message.get("content")))
+        content = message.get("content")
+        text = "\n".join(_content_texts(content))
+        prompt.has_images = prompt.has_images or _has_image(content)
         prompt.texts.append(text)
         role = message.get("role")
         if role == "user":
@@ -103,6 +115,11 @@ def _content_texts(content: Any) -> Iterator[str]:
         text = part.get("text") if isinstance(part, Mapping) else part
         if isinstance(text, str):
             yield text
+
+
+def _has_image(content: Any) -> bool:
+    parts = content if isinstance(content, list) else []
+    return any(isinstance(part, Mapping) and part.get("type") == "image_url" for part in parts)
 
 
 def _read_prompt(value: Any) -> _Prompt:
@@ -129,20 +146,43 @@ def _guess_task(prompt: _Prompt) -> str:
     return task
 
 
-def _self_repetition(prompt: _Prompt) -> float:
+def _dry_run(prompt: _Prompt) -> float:
     if prompt.ids:
-        return _repeated_share([str(token) for token in _ends(prompt.ids, _WINDOW_IDS)])
-    return _repeated_share(_ends("\n".join(prompt.texts), _WINDOW_CHARS).split())
+        return told_share([str(token) for token in prompt.ids[-_DRY_RUN_IDS:]])
+    return told_share(split_text("\n".join(prompt.texts)[-_DRY_RUN_CHARS:]))
 
 
-def _ends(items: Any, size: int) -> Any:
-    return items if len(items) <= 2 * size else items[:size] + items[-size:]
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _repeated_share(words: Sequence[str]) -> float:
-    total = len(words) - _GRAM + 1
-    if total < 1:
-        return 0.0
-    # Counting hashes rather than tuples halves the time; a collision among 64 bits would not matter.
-    grams = Counter(map(hash, zip(*(words[start:] for start in range(_GRAM)), strict=False)))
-    return 1 - list(grams.values()).count(1) / total
+def _name(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _surfaces(body: Mapping[str, Any], prompt: _Prompt) -> Iterator[Surface]:
+    asked: dict[Surface, object] = {
+        "temperature": _temperature(body.get("temperature")) > 0,
+        "min_p": body.get("min_p"),
+        "penalties": _has_penalties(body),
+        "logit_bias": body.get("logit_bias"),
+        "top_k_top_p": (_whole(body.get("top_k")) or 0) > 0 and body.get("top_p") not in (None, 1),
+        "logit_processor": body.get("custom_logit_processor"),
+        "grammar": _wants_grammar(body),
+        "logprobs": body.get("logprobs") not in (None, False),
+        "seed": body.get("seed") is not None,
+        "lora": body.get("lora_path"),
+        "images": prompt.has_images,
+    }
+    return (surface for surface, is_asked in asked.items() if is_asked)
+
+
+def _has_penalties(body: Mapping[str, Any]) -> bool:
+    added = any(body.get(key) for key in ("frequency_penalty", "presence_penalty"))
+    return added or body.get("repetition_penalty") not in (None, 1)
+
+
+def _wants_grammar(body: Mapping[str, Any]) -> bool:
+    form = body.get("response_format")
+    kind = form.get("type") if isinstance(form, Mapping) else None
+    return kind not in (None, "text") or any(body.get(key) for key in ("json_schema", "regex", "ebnf"))

@@ -1,0 +1,82 @@
+"""From outcomes to the policy's learning, and the SQLite file that keeps both over restarts."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from outrider.core import Outcome
+from outrider.errors import ConfigError
+from outrider.policy.decide import Decision
+from outrider.policy.learning import Feedback, Learner
+
+#: Recorded requests that are kept; the oldest go first.
+_MAX_RECORDS = 100_000
+
+
+def feedback_of(outcome: Outcome) -> Feedback | None:
+    """What the policy may learn from how a request ended; None when it did not end well."""
+    if outcome.status != 200:
+        return None
+    return Feedback(outcome.stats, outcome.num_completion_tokens, outcome.phases.get("decode"))
+
+
+def record_of(decision: Decision, outcome: Outcome) -> dict[str, Any]:
+    """One request as `outrider policy replay` and `tune` read it: what was seen, decided and observed."""
+    stats, seen = outcome.stats, decision.option.seen
+    return {
+        "features": asdict(decision.features),
+        "plan": decision.plan.to_wire(),
+        "workload": decision.workload,
+        "rule": decision.rule,
+        "lane": decision.lane,
+        "num_running": seen.num_running if seen.is_known else None,
+        "num_waiting": seen.num_waiting,
+        "histogram": None if stats is None else list(stats.histogram),
+        "num_proposed": None if stats is None else stats.num_proposed,
+        "num_tokens": outcome.num_completion_tokens,
+        "decode_s": outcome.phases.get("decode"),
+    }
+
+
+class LearningStore:
+    """One SQLite file: what was learnt, and the last requests. ConfigError when it cannot be used."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._db = sqlite3.connect(path)
+            with self._db:
+                self._db.execute("CREATE TABLE IF NOT EXISTS learnt (id INTEGER PRIMARY KEY, state TEXT NOT NULL)")
+                self._db.execute("CREATE TABLE IF NOT EXISTS records (id INTEGER PRIMARY KEY, record TEXT NOT NULL)")
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: cannot be used as a learning store: {error}") from error
+
+    def load(self, key: Mapping[str, str]) -> Learner:
+        """What was learnt on this model and build; a fresh learner when nothing was, or on others."""
+        row = self._db.execute("SELECT state FROM learnt WHERE id = 1").fetchone()
+        return Learner.from_state(None if row is None else json.loads(row[0]), dict(key))
+
+    def save(self, learner: Learner, key: Mapping[str, str]) -> None:
+        """Replace what is stored, in one transaction."""
+        state = json.dumps(learner.to_state(dict(key)))
+        with self._db:
+            self._db.execute("INSERT OR REPLACE INTO learnt VALUES (1, ?)", (state,))
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        """Keep one request."""
+        with self._db:
+            new = self._db.execute("INSERT INTO records (record) VALUES (?)", (json.dumps(record),)).lastrowid
+            self._db.execute("DELETE FROM records WHERE id <= ?", ((new or 0) - _MAX_RECORDS,))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The kept requests, oldest first."""
+        for (text,) in self._db.execute("SELECT record FROM records ORDER BY id"):
+            yield json.loads(text)
+
+    def close(self) -> None:
+        self._db.close()

@@ -1,0 +1,131 @@
+"""What a round takes on a lane, by running requests, rows, context and drafter, corrected by what rounds took."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.core import MAX_K, OFF, LaneAbility, LaneView
+from outrider.cost import ClosedCost, CostTable
+
+#: Cost of one draft step in plain steps, where no table says; of a look-up it is one proposal, whatever k is.
+_DRAFT_STEPS = {
+    "ngram": 0.002, "suffix": 0.004, "prediction": 0.001, "medusa": 0.03, "eagle2": 0.05, "eagle3": 0.05,
+    "draft_model": 0.25, "layer_skip": 0.6,
+}  # fmt: skip
+_USUAL_DRAFT = 0.05
+#: Drafters that propose all their tokens at once.
+_AT_ONCE = frozenset({"ngram", "suffix", "prediction", "medusa"})
+#: Draft tokens of the proposals that cost tables were measured with.
+_TABLE_DRAFTED = 4
+#: Context is rounded up to these.
+_CONTEXTS = (128, 512, 2048, 8192, 32768)
+#: How fast corrections follow, and what one observation may say at most.
+_RATE, _CLIP = 0.15, math.log(3.0)
+
+#: Rows of seconds that are remembered, over lanes, loads and contexts.
+_MAX_REMEMBERED = 10_000
+
+
+def context_bucket(num_tokens: int) -> int:
+    return next((bound for bound in _CONTEXTS if num_tokens <= bound), _CONTEXTS[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How full a lane is with the request that is decided."""
+
+    num_running: int
+    """Requests in each round, this one included."""
+    num_waiting: int
+    is_known: bool
+
+    @property
+    def num_others(self) -> int:
+        return self.num_running + self.num_waiting - 1
+
+
+def occupancy(view: LaneView, now_s: float, max_age_s: float) -> Occupancy:
+    """Unknown or stale load is not idle: the lane is taken for full, with nobody waiting."""
+    load, limit = view.load, view.ability.max_running
+    if load is None or now_s - load.read_at_s > max_age_s:
+        return Occupancy(limit, 0, False)
+    if load.max_running:
+        limit = min(limit, load.max_running)
+    total = load.num_running + load.num_waiting + 1
+    running = min(total, limit)
+    return Occupancy(running, total - running, True)
+
+
+class Rounds:
+    """Seconds of rounds; the table's or closed form's, times what was learnt of each lane and drafter."""
+
+    def __init__(self) -> None:
+        self._forwards: dict[tuple[LaneAbility, int, int], tuple[float, ...]] = {}
+        self._lanes: dict[str, float] = {}
+        self._arms: dict[tuple[str, str], float] = {}
+        """Logarithms of observed over predicted: of a lane as a whole, and of a drafter on it beyond that."""
+        self._factors: dict[tuple[str, str], float] = {}
+
+    def forwards(self, ability: LaneAbility, num_running: int, context: int) -> tuple[float, ...]:
+        """Entry k: seconds of a round in which each running request has k + 1 rows, without drafting."""
+        key = (ability, num_running, context)
+        found = self._forwards.get(key)
+        if found is None:
+            if len(self._forwards) >= _MAX_REMEMBERED:
+                self._forwards.clear()
+            at = ability.cost.at
+            found = tuple(at(num_running, num_running * (k + 1), context) for k in range(MAX_K + 1))
+            self._forwards[key] = found
+        return found
+
+    def draft_s(self, ability: LaneAbility, drafter: str, num_running: int, k: int) -> float:
+        """Seconds that the round's proposals of k drafts take."""
+        cost = ability.cost
+        if isinstance(cost, CostTable) and drafter in cost.draft_s:
+            steps = 1.0 if drafter in _AT_ONCE else k / _TABLE_DRAFTED
+            return num_running * cost.draft_s[drafter] * steps
+        plain_s = cost.at(num_running, num_running, 0)
+        own = cost.draft_steps if isinstance(cost, ClosedCost) else {}
+        steps = own.get(drafter, _DRAFT_STEPS.get(drafter, _USUAL_DRAFT))
+        return plain_s * steps * (1 if drafter in _AT_ONCE else k)
+
+    def round_s(self, ability: LaneAbility, drafter: str, num_running: int, context: int, fill: float) -> list[float]:
+        """Entry k: expected seconds of a round, before correction, when a share `fill` of rounds has drafts."""
+        forwards = self.forwards(ability, num_running, context)
+        plain_s = forwards[0]
+        if drafter in _AT_ONCE:
+            once_s = self.draft_s(ability, drafter, num_running, 1)
+            return [plain_s, *((1 - fill) * plain_s + fill * s + once_s for s in forwards[1:])]
+        step_s = self.draft_s(ability, drafter, num_running, 1)
+        return [(1 - fill) * plain_s + fill * s + k * step_s for k, s in enumerate(forwards)]
+
+    def correction(self, lane: str, drafter: str = OFF) -> float:
+        """What predictions for this drafter on this lane are multiplied by."""
+        found = self._factors.get((lane, drafter))
+        if found is None:
+            found = math.exp(self._lanes.get(lane, 0.0) + self._arms.get((lane, drafter), 0.0))
+            self._factors[lane, drafter] = found
+        return found
+
+    def observe(self, lane: str, drafter: str, predicted_s: float, observed_s: float) -> None:
+        """Learn from one request's mean round. What all arms of a lane share goes to the lane, so that a busy machine
+        does not make the drafter that happened to run look bad; the rest goes to the arm."""
+        known = self._lanes.get(lane, 0.0) + self._arms.get((lane, drafter), 0.0)
+        error = math.log(observed_s / predicted_s) - known
+        error = min(max(error, -_CLIP), _CLIP)
+        self._lanes[lane] = self._lanes.get(lane, 0.0) + _RATE * error
+        self._arms[lane, drafter] = self._arms.get((lane, drafter), 0.0) + _RATE * error
+        self._factors.clear()
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain data of the corrections; costs themselves come from the lanes."""
+        return {"lanes": self._lanes, "arms": [[*key, value] for key, value in self._arms.items()]}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Rounds:
+        found = cls()
+        found._lanes = dict(state["lanes"])
+        found._arms = {(lane, drafter): value for lane, drafter, value in state["arms"]}
+        return found
