@@ -172,7 +172,10 @@ class DrafterAbility:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneAbility:
-    """What a lane can do, as long as it runs; keep one object per lane, since decisions remember by it."""
+    """What a lane can do, as long as it runs.
+
+    Keep one object per lane, and give lanes of one make the same `drafters` and `cost`: decisions remember by these.
+    """
 
     name: str
     drafters: tuple[DrafterAbility, ...]

@@ -20,6 +20,10 @@ DEPTHS = 5
 _PSEUDO = 30.0
 #: What one request's counts are multiplied by when the next one comes: of all tasks, and of one task or tenant.
 _KEEP_ALL, _KEEP_TASK = 0.999, 0.98
+#: After n updates of a cell, n / _GATHER of them are let gather before its curve is worked out anew: the first change
+#: it much, later ones little. After _ALL_GATHER updates all curves are: they share what all tasks have in common.
+_NEAR = 0.01
+_GATHER, _MAX_GATHER, _ALL_GATHER = 8, 128, 2048
 #: Cells that are kept; those that were not updated for longest go first.
 _MAX_CELLS = 20_000
 #: Drafters whose success on a finished text can be replayed without running anything.
@@ -81,7 +85,7 @@ class Cell(NamedTuple):
 
 @dataclass(slots=True)
 class Curve:
-    """Expected tokens per round by k, and what was worked out from them; replaced when data changes it."""
+    """Expected tokens per round by k."""
 
     hazards: tuple[float, ...]
     weights: tuple[float, ...]
@@ -90,11 +94,14 @@ class Curve:
     """Share of the drafts asked for that are really proposed."""
     tokens: tuple[float, ...] = ()
     """Entry k: expected tokens of a round with k drafts, the target's own included."""
-    rates: dict[Any, list[float]] = field(default_factory=dict)
-    best: dict[Any, tuple[int, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tokens = expected_tokens(self.hazards)
+
+    def is_near(self, other: Curve) -> bool:
+        """No decision would differ."""
+        pairs = zip(self.tokens, other.tokens, strict=True)
+        return abs(self.fill - other.fill) < _NEAR and all(abs(a - b) <= _NEAR * a for a, b in pairs)
 
     def sampled(self, random: Random) -> Curve:
         """A curve drawn from the posterior, for Thompson sampling."""
@@ -193,17 +200,29 @@ class Acceptance:
         self._counts: dict[tuple[Any, ...], _Counts] = {}
         self._fills: dict[str, tuple[float, float]] = {}
         """By drafter: drafts proposed in units of k, and rounds."""
-        self._curves: dict[tuple[Cell, float | None, float], Curve] = {}
-        self._by_drafter: dict[str, set[tuple[Cell, float | None, float]]] = {}
+        self._stamps: dict[tuple[Any, ...], int] = {}
+        self._num_updates: dict[tuple[Any, ...], int] = {}
+
+    def stamp(self, key: tuple[Any, ...]) -> int:
+        """Changes when curves are worth working out anew: `key` is a cell's last four fields, or these behind its
+        drafter."""
+        return self._stamps.get((), 0) + self._stamps.get(key, 0)
 
     def curve(self, cell: Cell, first: float | None = None, floor: float = 0.0) -> Curve:
-        """The posterior of a cell; the same object until data changes it."""
-        key = (cell, first, floor)
-        curve = self._curves.get(key)
-        if curve is None:
-            curve = self._curves[key] = self._make(cell, first, floor)
-            self._by_drafter.setdefault(cell.drafter, set()).add(key)
-        return curve
+        """The posterior of a cell."""
+        means: Sequence[float] = prior_hazards(cell, first, floor)
+        weights = [_PSEUDO] * DEPTHS
+        for level, key in enumerate(cell.levels):
+            counts = self._counts.get(key)
+            if counts is None:
+                break
+            if level == 0:
+                # Over all tasks only the common shift counts: their shapes differ.
+                means = counts.shift(means, counts.expected)
+                continue
+            means = counts.shrink(counts.shift(means))
+            weights = [weight + n for weight, n in zip(weights, counts.trials, strict=True)]
+        return Curve(tuple(means), tuple(weights), self._fill(cell.drafter))
 
     def update(self, cell: Cell, stats: SpecStats, k: int) -> None:
         """Learn from one request that was speculated with `k`; plain rounds are not for here."""
@@ -228,23 +247,13 @@ class Acceptance:
             self._counts[key] = kept
         while len(self._counts) > _MAX_CELLS:
             del self._counts[next(iter(self._counts))]
-        for stale in self._by_drafter.pop(cell.drafter, ()):
-            del self._curves[stale]
-
-    def _make(self, cell: Cell, first: float | None, floor: float) -> Curve:
-        means: Sequence[float] = prior_hazards(cell, first, floor)
-        weights = [_PSEUDO] * DEPTHS
-        for level, key in enumerate(cell.levels):
-            counts = self._counts.get(key)
-            if counts is None:
-                break
-            if level == 0:
-                # Over all tasks only the common shift counts: their shapes differ.
-                means = counts.shift(means, counts.expected)
-                continue
-            means = counts.shrink(counts.shift(means))
-            weights = [weight + n for weight, n in zip(weights, counts.trials, strict=True)]
-        return Curve(tuple(means), tuple(weights), self._fill(cell.drafter))
+        number = self._num_updates[cell] = self._num_updates.get(cell, 0) + 1
+        if number % min(1 + number // _GATHER, _MAX_GATHER) == 0:
+            for key in (cell[2:], (cell.drafter, *cell[2:])):
+                self._stamps[key] = self._stamps.get(key, 0) + 1
+        total = self._num_updates[()] = self._num_updates.get((), 0) + 1
+        if total % _ALL_GATHER == 0:
+            self._stamps[()] = self._stamps.get((), 0) + 1
 
     def _fill(self, drafter: str) -> float:
         if drafter not in LOOK_UPS:

@@ -1,8 +1,11 @@
-"""The choice: over lanes, drafters and k, the plan that is expected to write most tokens per second."""
+"""What is possible: for each lane and drafter the k that is expected to write most tokens per second.
+
+Requests of one kind ask the same, so their answers are remembered by lane and load until data changes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,33 +14,35 @@ from outrider.policy.acceptance import LOOK_UPS, Cell, Curve, length_bucket, tem
 from outrider.policy.eligibility import drafter_refusal, lane_refusal, speculation_refusal
 from outrider.policy.features import Features
 from outrider.policy.learning import Learner
-from outrider.policy.limits import Band, BudgetShares, WorkloadPolicy
+from outrider.policy.limits import Band, WorkloadPolicy
 from outrider.policy.rounds import Occupancy, context_bucket, occupancy
+
+#: Kinds of requests, and menus of one kind, that are remembered.
+_MAX_KINDS, _MAX_ROWS = 4096, 1024
 
 
 class Option(NamedTuple):
     """A plan on a lane, with the tokens per second that the request is expected to get."""
 
-    lane: LaneView
+    rate: float
+    spare: int
+    """The other requests on the lane, negative: of equal rates the emptier lane is taken."""
+    lane: LaneAbility
     drafter: str
     k: int
-    rate: float
     seen: Occupancy
-
-    bounds: tuple[int, int] = (0, 0)
-    """Least and largest k that are allowed here now."""
     is_sampled: bool = False
-
-    @property
-    def key(self) -> tuple[str, bool]:
-        """Of its cell and curve in a survey."""
-        return self.drafter, self.is_sampled
 
     @property
     def shown(self) -> str:
         """In the words of answers."""
         plan = f"{self.drafter} with k {self.k}" if self.k else "plain decoding"
-        return f"{plan} on {self.lane.ability.name}, {self.rate:.1f} tokens/s expected"
+        return f"{plan} on {self.lane.name}, {self.rate:.1f} tokens/s expected"
+
+
+def order(option: Option) -> tuple[float, int]:
+    """What options are compared by."""
+    return option[:2]
 
 
 class Refusal(NamedTuple):
@@ -49,21 +54,116 @@ class Refusal(NamedTuple):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One request, its workload, and what it fixes itself."""
+class Entry(NamedTuple):
+    """The best k of one drafter, before the lane's corrections; `rates` are tokens per second by k."""
+
+    place: int
+    """Among the lane's drafters."""
+    drafter: DrafterAbility
+    k: int
+    rate: float
+    bounds: tuple[int, int]
+    """Least and largest k that are allowed here now."""
+    rates: tuple[float, ...]
+
+
+class Menu(NamedTuple):
+    """What lanes of one make can do at one load for one kind of request."""
+
+    plain_rate: float
+    entries: tuple[Entry, ...]
+    refused: tuple[tuple[str, str, str], ...]
+    """Drafter, code and detail."""
+    like: LaneAbility
+    """A lane of this make; keeps alive what the menu is remembered by."""
+
+
+class Row(NamedTuple):
+    """One lane at its load. `factors` are what rates are multiplied by: of plain decoding, then of each drafter."""
+
+    lane: LaneAbility
+    seen: Occupancy
+    menu: Menu
+    factors: tuple[float, ...]
+    refusal: tuple[str, str] | None
+    """Why the lane must not speculate for this request, or not serve it."""
+    is_served: bool
+
+    @property
+    def share(self) -> float:
+        """What waiting in the lane's queue leaves of the speed: the queue moves on as answers end."""
+        return self.lane.max_running / (self.lane.max_running + self.seen.num_waiting)
+
+    @property
+    def plain(self) -> Option | None:
+        """Plain decoding on this lane."""
+        if not (self.is_served and self.lane.has_plain):
+            return None
+        return self._option(OFF, 0, self.menu.plain_rate * self.factors[0])
+
+    @property
+    def options(self) -> list[Option]:
+        """The best k of each drafter."""
+        return [self.option(entry) for entry in self.menu.entries] if self.refusal is None else []
+
+    def best(self, shut: Collection[str], num_tokens: int) -> Option | None:
+        """The best of them; `shut` drafters and those made for less context than `num_tokens` are left out."""
+        best, best_rate, factors = None, 0.0, self.factors
+        if self.refusal is None:
+            for entry in self.menu.entries:
+                rate = entry[3] * factors[entry[0] + 1]
+                if rate > best_rate and not (shut and entry.drafter.drafter in shut):
+                    limit = entry[1].max_context
+                    if limit is None or num_tokens <= limit:
+                        best, best_rate = entry, rate
+        return None if best is None else self.option(best)
+
+    def option(self, entry: Entry, k: int | None = None) -> Option:
+        """An entry, with its own or another k."""
+        k = entry.k if k is None else k
+        rate = entry.rates[k] * self.factors[entry.place + 1]
+        return self._option(entry.drafter.drafter, k, rate, entry.drafter.is_sampled)
+
+    def _option(self, drafter: str, k: int, rate: float, is_sampled: bool = False) -> Option:
+        return Option(rate * self.share, -self.seen.num_others, self.lane, drafter, k, self.seen, is_sampled)
+
+    @property
+    def refused(self) -> list[Refusal]:
+        """The lane or drafters of it that were left out."""
+        if self.refusal is not None:
+            return [Refusal(self.lane.name, None, *self.refusal)]
+        return [Refusal(self.lane.name, *refusal) for refusal in self.menu.refused]
+
+
+@dataclass(slots=True)
+class Kind:
+    """Requests that the policy cannot tell apart, and what is known of their drafts."""
 
     policy: WorkloadPolicy
     features: Features
+    """Of the first of them."""
     drafter: str | None
+    """What the request itself fixes."""
     k: int | None
-    now_s: float
+    floor: float
+    """Acceptance that a dry run on the prompt has shown, rounded down to a quarter."""
+    cap: float
+    """Largest k at this temperature."""
+    context: int
+    cell: Cell
+    """Of no drafter; each has its own."""
+    stamp: int = -1
+    curves: dict[tuple[str, bool], tuple[int, Curve]] = field(default_factory=dict)
+    """By drafter and whether it is sampled: the curve, and the stamp of when it was worked out."""
+    menus: dict[tuple[int, int, int, float, float], Menu] = field(default_factory=dict)
+    verdicts: dict[LaneAbility, tuple[tuple[str, str] | None, bool]] = field(default_factory=dict)
 
     @property
     def is_fixed(self) -> bool:
         """The request's own word stands above the workload's limits and needs no gain."""
         return self.drafter is not None or self.k is not None
 
+    @property
     def target_rate(self) -> float | None:
         """Tokens per second that are enough; None means the most."""
         objective = self.policy.objective
@@ -71,152 +171,159 @@ class Question:
             return None
         if objective.tpot_ms is not None:
             return 1000 / objective.tpot_ms
-        return (self.features.max_tokens or 256) / (objective.deadline_s or 1.0)
+        return (self.features.max_tokens or _USUAL_TOKENS) / (objective.deadline_s or 1.0)
+
+    @property
+    def share(self) -> float:
+        """The share of the k that the request's priority leaves it beside other requests."""
+        shares, priority = self.policy.shares, self.features.priority
+        return shares.high if priority > 0 else shares.low if priority < 0 else shares.normal
 
 
-@dataclass(slots=True)
-class Survey:
-    """All plans that are possible: the best of each drafter on each lane, and plain decoding."""
-
-    plains: list[Option] = field(default_factory=list)
-    options: list[Option] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
-    cells: dict[tuple[str, bool], Cell] = field(default_factory=dict)
-    curves: dict[tuple[str, bool], Curve] = field(default_factory=dict)
-    floor: float = 0.0
-    """Acceptance that a dry run on the prompt has shown, rounded down to a quarter."""
-    context: int = 0
-    """Bucket of the context's length."""
+#: Length of an answer whose request names no limit.
+_USUAL_TOKENS = 256
 
 
-def survey(question: Question, lanes: Sequence[LaneView], learner: Learner) -> Survey:
-    """Ask every lane and drafter."""
-    policy, features = question.policy, question.features
-    context = context_bucket(features.num_prompt_tokens)
-    found = Survey(floor=int(features.dry_run * 4) / 4, context=context)
-    cap = _cap(policy.temperature, features.temperature)
-    for view in lanes:
-        ability = view.ability
-        refusal = lane_refusal(ability, features)
-        if refusal is not None:
-            found.refused.append(Refusal(ability.name, None, *refusal))
-            continue
-        seen = occupancy(view, question.now_s, policy.load_max_age_s)
-        if ability.has_plain:
-            plain_s = learner.rounds.forwards(ability, seen.num_running, context)[0]
-            rate = _share(ability, seen) / (plain_s * learner.rounds.correction(ability.name))
-            found.plains.append(Option(view, OFF, 0, rate, seen))
-        refusal = speculation_refusal(ability, features, is_exact=policy.exact)
-        if refusal is not None:
-            found.refused.append(Refusal(ability.name, None, *refusal))
-            continue
-        lane_cap = min(cap, _cap(policy.load, seen.num_others))
-        share = _share_of(policy.shares, features, seen)
-        _ask_drafters(question, found, learner, _Place(view, seen, context, lane_cap, share))
-    return found
+class Surveyor:
+    """Remembers kinds of requests, and finds what is possible for them."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self._kinds: dict[tuple[object, ...], Kind] = {}
+
+    def kind(self, policy: WorkloadPolicy, features: Features, drafter: str | None, k: int | None) -> Kind:
+        """The kind of a request."""
+        temperature, tokens = features.temperature, features.num_prompt_tokens
+        floor = int(features.dry_run * 4) / 4
+        cap = _cap(policy.temperature, temperature)
+        context = context_bucket(tokens)
+        cell = Cell(
+            OFF, False, temperature_bucket(temperature), features.task, length_bucket(tokens), features.tenant
+        )
+        budget = features.max_tokens if policy.objective is not None else None
+        priority = (features.priority > 0) - (features.priority < 0)
+        key = (
+            policy.workload, cell, floor, cap, context, features.surfaces, features.has_prediction, priority, budget,
+            drafter, k,
+        )  # fmt: skip
+        found = self._kinds.get(key)
+        if found is None:
+            if len(self._kinds) >= _MAX_KINDS:
+                self._kinds.clear()
+            found = self._kinds[key] = Kind(policy, features, drafter, k, floor, cap, context, cell)
+        if found.stamp != self._learner.acceptance.stamp(cell[2:]):
+            self._refresh(found)
+        return found
+
+    def _refresh(self, kind: Kind) -> None:
+        """Take in what was learnt of this kind; what follows from it is kept where a curve has hardly moved."""
+        acceptance = self._learner.acceptance
+        kind.stamp = acceptance.stamp(kind.cell[2:])
+        for key, (stamp, curve) in list(kind.curves.items()):
+            if stamp == acceptance.stamp((key[0], *kind.cell[2:])):
+                continue
+            del kind.curves[key]
+            if self.curve(kind, key[0], is_sampled=key[1]).is_near(curve):
+                kind.curves[key] = (kind.curves[key][0], curve)
+            else:
+                kind.menus.clear()
+
+    def rows(self, kind: Kind, lanes: Sequence[LaneView], now_s: float) -> list[Row]:
+        """What each lane can do for a request of this kind, in the order of the lanes."""
+        if max(len(kind.menus), len(kind.verdicts)) >= _MAX_ROWS:
+            kind.menus.clear()
+            kind.verdicts.clear()
+        policy, factors = kind.policy, self._learner.rounds.factors
+        rows = []
+        for view in lanes:
+            ability = view.ability
+            seen = occupancy(view, now_s, policy.load_max_age_s)
+            others = seen.num_running + seen.num_waiting - 1
+            cap = min(kind.cap, _cap(policy.load, others)) if policy.load else kind.cap
+            share = kind.share if others else 1.0
+            key = (id(ability.drafters), id(ability.cost), seen.batch, cap, share)
+            menu = kind.menus.get(key)
+            if menu is None:
+                menu = kind.menus[key] = self._menu(kind, ability, seen.batch, (cap, share))
+            verdict = kind.verdicts.get(ability)
+            if verdict is None:
+                verdict = kind.verdicts[ability] = _verdict(kind, ability)
+            rows.append(Row(ability, seen, menu, factors(ability), *verdict))
+        return rows
+
+    def _menu(self, kind: Kind, ability: LaneAbility, batch: int, caps: tuple[float, float]) -> Menu:
+        plain_rate = 1 / self._learner.rounds.forwards(ability, batch, kind.context)[0]
+        entries: list[Entry] = []
+        refused: list[tuple[str, str, str]] = []
+        for index, drafter in enumerate(ability.drafters):
+            bounds = _bounds(kind, drafter.drafter, caps)
+            if bounds is None:
+                continue
+            refusal = drafter_refusal(drafter, kind.features) if isinstance(bounds, tuple) else (bounds, "")
+            if refusal is None and isinstance(bounds, tuple):
+                entry = self._entry(kind, ability, index, (batch, bounds))
+                if entry is not None:
+                    entries.append(entry)
+                    continue
+                refusal = "no-k", f"{bounds[0]} and {bounds[1]}"
+            refused.append((drafter.drafter, *(refusal or ("not-allowed", ""))))
+        return Menu(plain_rate, tuple(entries), tuple(refused), ability)
+
+    def _entry(
+        self, kind: Kind, ability: LaneAbility, index: int, scene: tuple[int, tuple[int, int]]
+    ) -> Entry | None:
+        """The best k of one drafter; None when the lane has none within the bounds."""
+        drafter = ability.drafters[index]
+        batch, bounds = scene
+        curve = self.curve(kind, drafter.drafter, is_sampled=drafter.is_sampled)
+        seconds = self._learner.rounds.round_s(ability, drafter.drafter, (batch, kind.context), curve.fill)
+        rates = tuple(tokens / s for tokens, s in zip(curve.tokens, seconds, strict=True))
+        ks = [k for k in drafter.ks if bounds[0] <= k <= bounds[1]]
+        if not ks:
+            return None
+        k = max(ks, key=rates.__getitem__)
+        return Entry(index, drafter, k, rates[k], bounds, rates)
+
+    def curve(self, kind: Kind, drafter: str, *, is_sampled: bool) -> Curve:
+        """What is known of a drafter's acceptance for this kind of request."""
+        key = (drafter, is_sampled)
+        found = kind.curves.get(key)
+        if found is not None:
+            return found[1]
+        limits = kind.policy.limits_of(drafter)
+        first = None if limits is None else limits.prior
+        floor = kind.floor if drafter in LOOK_UPS else 0.0
+        cell = kind.cell._replace(drafter=drafter, is_sampled=is_sampled)
+        acceptance = self._learner.acceptance
+        curve = acceptance.curve(cell, first, floor)
+        kind.curves[key] = (acceptance.stamp((drafter, *cell[2:])), curve)
+        return curve
 
 
-class _Place(NamedTuple):
-    """A lane in its present state, how many drafts the workload allows there now, and the request's share of them."""
-
-    view: LaneView
-    seen: Occupancy
-    context: int
-    cap: float
-    share: float
+def _verdict(kind: Kind, ability: LaneAbility) -> tuple[tuple[str, str] | None, bool]:
+    """Why the lane must not speculate, and whether it can serve the request at all."""
+    refusal = lane_refusal(ability, kind.features)
+    if refusal is not None:
+        return refusal, False
+    return speculation_refusal(ability, kind.features, is_exact=kind.policy.exact), True
 
 
-def _ask_drafters(question: Question, found: Survey, learner: Learner, place: _Place) -> None:
-    ability, seen = place.view.ability, place.seen
-    share = _share(ability, seen)
-    target = question.target_rate()
-    for drafter in ability.drafters:
-        bounds = _bounds(question, drafter, place)
-        if isinstance(bounds, str):
-            if bounds:
-                found.refused.append(Refusal(ability.name, drafter.drafter, bounds))
-            continue
-        refusal = drafter_refusal(drafter, question.features)
-        if refusal is not None:
-            found.refused.append(Refusal(ability.name, drafter.drafter, *refusal))
-            continue
-        curve = _curve(question, found, learner, drafter)
-        factor = share / learner.rounds.correction(ability.name, drafter.drafter)
-        key = (ability, drafter.drafter, seen.num_running, place.context, bounds)
-        best = curve.best.get(key)
-        if best is None or target is not None:
-            rates = rates_of(curve, learner, ability, drafter.drafter, (seen.num_running, place.context))
-            ks = [k for k in drafter.ks if bounds[0] <= k <= bounds[1]]
-            enough = [k for k in ks if target is not None and rates[k] * factor >= target]
-            k = min(enough) if enough else max(ks, key=rates.__getitem__, default=0)
-            best = (k, rates[k])
-            if target is None:
-                curve.best[key] = best
-        if best[0]:
-            rate = best[1] * factor
-            option = Option(place.view, drafter.drafter, best[0], rate, seen, bounds, drafter.is_sampled)
-            found.options.append(option)
-        else:
-            found.refused.append(Refusal(ability.name, drafter.drafter, "no-k", f"{bounds[0]} and {bounds[1]}"))
-
-
-def rates_of(
-    curve: Curve, learner: Learner, ability: LaneAbility, drafter: str, state: tuple[int, int]
-) -> list[float]:
-    """Entry k: tokens per second of one request, before correction; `state` is running requests and context."""
-    key = (ability, drafter, state)
-    found = curve.rates.get(key)
-    if found is None:
-        seconds = learner.rounds.round_s(ability, drafter, *state, curve.fill)
-        found = curve.rates[key] = [n / s for n, s in zip(curve.tokens, seconds, strict=True)]
-    return found
-
-
-def _share(ability: LaneAbility, seen: Occupancy) -> float:
-    """What waiting in the lane's queue leaves of the speed: the queue moves on as answers end."""
-    return ability.max_running / (ability.max_running + seen.num_waiting)
-
-
-def _bounds(question: Question, drafter: DrafterAbility, place: _Place) -> tuple[int, int] | str:
-    """Least and largest k, or the reason code why there is none; empty when the question is of another drafter."""
-    if question.drafter is not None and question.drafter != drafter.drafter:
-        return ""
-    limits = question.policy.limits_of(drafter.drafter)
-    if question.k is not None:
+def _bounds(kind: Kind, drafter: str, caps: tuple[float, float]) -> tuple[int, int] | str | None:
+    """Least and largest k, or the reason code why there is none; None when the question is of another drafter."""
+    if kind.drafter is not None and kind.drafter != drafter:
+        return None
+    limits = kind.policy.limits_of(drafter)
+    if kind.k is not None:
         # A request that fixes k alone takes the workload's drafters, or any when it has none.
-        is_open = question.drafter is not None or limits is not None or not question.policy.drafters
-        return (question.k, question.k) if is_open else ""
-    if question.drafter is not None:
-        return (1, 5 if limits is None else limits.max_k)
+        is_open = kind.drafter is not None or limits is not None or not kind.policy.drafters
+        return (kind.k, kind.k) if is_open else None
+    if kind.drafter is not None:
+        return (1, MAX_K if limits is None else limits.max_k)
     if limits is None:
         return "not-allowed"
-    most = int(min(limits.max_k * place.share, place.cap))
+    cap, share = caps
+    most = int(min(limits.max_k * share, cap))
     return (limits.min_k, most) if most >= limits.min_k else "not-allowed"
-
-
-def _curve(question: Question, found: Survey, learner: Learner, drafter: DrafterAbility) -> Curve:
-    key = (drafter.drafter, drafter.is_sampled)
-    curve = found.curves.get(key)
-    if curve is None:
-        cell = cell_of(question.features, drafter.drafter, is_sampled=drafter.is_sampled)
-        limits = question.policy.limits_of(drafter.drafter)
-        first = None if limits is None else limits.prior
-        floor = found.floor if drafter.drafter in LOOK_UPS else 0.0
-        curve = found.curves[key] = learner.acceptance.curve(cell, first, floor)
-        found.cells[key] = cell
-    return curve
-
-
-def cell_of(features: Features, drafter: str, *, is_sampled: bool) -> Cell:
-    """Where the acceptance of this drafter for this request is kept."""
-    return Cell(
-        drafter,
-        is_sampled,
-        temperature_bucket(features.temperature),
-        features.task,
-        length_bucket(features.num_prompt_tokens),
-        features.tenant,
-    )
 
 
 def _cap(bands: Sequence[Band], value: float) -> float:
@@ -224,10 +331,3 @@ def _cap(bands: Sequence[Band], value: float) -> float:
     if not bands:
         return MAX_K
     return next((band.max_k for band in bands if band.max is None or value <= band.max), 0)
-
-
-def _share_of(shares: BudgetShares, features: Features, seen: Occupancy) -> float:
-    """The share of the k that the request's priority leaves it beside other requests."""
-    if not seen.num_others:
-        return 1.0
-    return shares.high if features.priority > 0 else shares.low if features.priority < 0 else shares.normal

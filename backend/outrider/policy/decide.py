@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from outrider.core import OFF, TASKS, Hints, LaneLoad, LaneView
+from outrider.core import TASKS, Hints, LaneLoad, LaneView
 from outrider.errors import InvalidRequest
 from outrider.policy.acceptance import Cell
-from outrider.policy.choose import Option, Question, Refusal, Survey, cell_of, survey
+from outrider.policy.choose import Kind, Option, Refusal, Row, Surveyor, order
 from outrider.policy.eligibility import REASONS
 from outrider.policy.features import Features
 from outrider.policy.learning import Feedback, Learner
@@ -52,41 +52,61 @@ class Decision:
     features: Features
     option: Option
     """What was taken: lane, plan, expected tokens per second, and how full the lane is."""
-    found: Survey
-    """All that was possible, and what was refused."""
-    cell: Cell
-    """Where its acceptance is learnt."""
+    kind: Kind
+    rows: Sequence[Row]
+    """All that was possible, and what was refused, by lane."""
+    load: LaneLoad | None
+    """The lane's load as it was given, also when it was too old to be used."""
     rounds: Rounds
-    why: str
-    """Why this workload."""
+    role: str = ""
+    """Beside which workload this was decided; empty when by itself."""
     trial: str | None = None
     """What the workload's trial would have run, or was replaced by."""
 
     @property
     def lane(self) -> str:
-        return self.option.lane.ability.name
+        return self.option.lane.name
 
     @property
-    def load(self) -> LaneLoad | None:
-        """The load as it was given, also when it was too old to be used."""
-        return self.option.lane.load
+    def cell(self) -> Cell:
+        """Where its acceptance is learnt."""
+        return self.kind.cell._replace(drafter=self.plan.drafter, is_sampled=self.option.is_sampled)
 
     def plain_round_s(self) -> float:
         """Seconds of a plain round where this was decided, before correction."""
-        seen = self.option.seen
-        return self.rounds.forwards(self.option.lane.ability, seen.num_running, self.found.context)[0]
+        return self.rounds.forwards(self.option.lane, self.option.seen.batch, self.kind.context)[0]
 
     def round_s(self, fill: float) -> float:
         """Seconds of a round of the plan when a share `fill` of its drafts is proposed, before correction."""
-        ability, running = self.option.lane.ability, self.option.seen.num_running
-        return self.rounds.round_s(ability, self.plan.drafter, running, self.found.context, fill)[self.plan.k]
+        scene = (self.option.seen.batch, self.kind.context)
+        return self.rounds.round_s(self.option.lane, self.plan.drafter, scene, fill)[self.plan.k]
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Readable sentences: workload, load, the plan, what else was possible, what was not."""
         if self.rule == "request" and self.plan.is_off:
             return ("the request turned speculation off",)
-        return (self.why, self._load_reason(), *self._plan_reasons(), *_refusals(self.found.refused))
+        return (self._why(), self._load_reason(), *self._plan_reasons(), *_refusals(self.refused))
+
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
+        """Lanes and drafters that were left out."""
+        return tuple(refusal for row in self.rows for refusal in row.refused)
+
+    @property
+    def possible(self) -> tuple[Option, ...]:
+        """All plans that were compared."""
+        plains = (row.plain for row in self.rows if row.plain is not None)
+        return (*plains, *(option for row in self.rows for option in row.options))
+
+    def _why(self) -> str:
+        source = "given by the request" if self.features.is_task_given else "guessed"
+        task = f"task {self.features.task} ({source})"
+        if self.role:
+            return f"{task}; {self.role}"
+        if self.kind.policy.match is None:
+            return f"no workload is for {task}, so {self.workload} by default"
+        return f"{task} belongs to workload {self.workload}"
 
     def _load_reason(self) -> str:
         seen = self.option.seen
@@ -98,7 +118,8 @@ class Decision:
 
     def _plan_reasons(self) -> Iterator[str]:
         yield f"{self.option.shown}: {RULES[self.rule]}"
-        others = [o for o in (*self.found.plains, *self.found.options) if o[:3] != self.option[:3]]
+        taken = (self.lane, *self.option[3:5])
+        others = [o for o in self.possible if (o.lane.name, *o[3:5]) != taken]
         for other in sorted(others, key=lambda option: -option.rate)[:_MAX_SHOWN]:
             yield f"possible: {other.shown}"
         if self.trial is not None:
@@ -107,10 +128,10 @@ class Decision:
     def candidates(self) -> list[dict[str, Any]]:
         """Every plan that was possible, with its expected tokens per second, and every refusal with its code."""
         options = [
-            {"lane": o.lane.ability.name, "drafter": o.drafter, "k": o.k, "tokens_per_s": round(o.rate, 2)}
-            for o in (*self.found.plains, *self.found.options)
+            {"lane": o.lane.name, "drafter": o.drafter, "k": o.k, "tokens_per_s": round(o.rate, 2)}
+            for o in self.possible
         ]
-        return options + [{"lane": r.lane, "drafter": r.drafter, "refused": r.code} for r in self.found.refused]
+        return options + [{"lane": r.lane, "drafter": r.drafter, "refused": r.code} for r in self.refused]
 
 
 #: Other options and refusals that the reasons name; `candidates` has all.
@@ -134,7 +155,8 @@ class PolicySet:
         self._by_name = {policy.workload: policy for policy in policies}
         self._default = self._by_name[default]
         self.learner = learner or Learner()
-        self._settler = Settler(self.learner)
+        self._surveyor = Surveyor(self.learner)
+        self._settler = Settler(self.learner, self._surveyor)
         self._num_tried: dict[str, int] = {}
         matching = [(policy, policy.match) for policy in policies if policy.match is not None]
         matching.sort(key=lambda pair: -len(pair[1].model_fields_set))
@@ -160,56 +182,50 @@ class PolicySet:
         InvalidRequest when no lane can serve what the request asks for, or what it fixes and its workload refuses to
         replace.
         """
-        policy, why = self._workload(features, origin)
-        decision = self._decide(policy, features, hints, (lanes, now_s, why))
+        policy = self._workload(features, origin)
+        decision = self._decide(policy, features, hints, lanes, now_s)
         trial = policy.trial
         if trial is None or decision.rule == "request":
             return decision
         self._num_tried[policy.workload] = number = self._num_tried.get(policy.workload, 0) + 1
         if int(number * trial.share) == int((number - 1) * trial.share):
             return decision
-        other = self._decide(self._by_name[trial.workload], features, hints, (lanes, now_s, f"{trial.mode} of {why}"))
+        other = self._decide(self._by_name[trial.workload], features, hints, lanes, now_s)
         if trial.mode == "shadow":
             return replace(decision, trial=f"shadow {trial.workload} would run: {other.option.shown}")
-        return replace(other, trial=f"canary of {policy.workload}, which would run: {decision.option.shown}")
+        role = f"canary of workload {policy.workload}"
+        return replace(other, role=role, trial=f"{policy.workload} would run: {decision.option.shown}")
 
     def learn(self, decision: Decision, feedback: Feedback) -> None:
         """Take in how a decided request went."""
         self.learner.learn(decision, feedback)
 
-    def _workload(self, features: Features, origin: Origin | None) -> tuple[WorkloadPolicy, str]:
-        source = "given by the request" if features.is_task_given else "guessed"
+    def _workload(self, features: Features, origin: Origin | None) -> WorkloadPolicy:
         for policy, match in self._by_task[features.task]:
             if _matches(match, features, origin):
-                return policy, f"task {features.task} ({source}) belongs to workload {policy.workload}"
-        return self._default, f"no workload is for task {features.task} ({source}), so the default"
+                return policy
+        return self._default
 
     def _decide(
-        self,
-        policy: WorkloadPolicy,
-        features: Features,
-        hints: Hints,
-        scene: tuple[Sequence[LaneView], float, str],
+        self, policy: WorkloadPolicy, features: Features, hints: Hints, lanes: Sequence[LaneView], now_s: float
     ) -> Decision:
-        lanes, now_s, why = scene
         drafter = None if hints.is_off else hints.drafter
-        question = Question(policy, features, drafter, hints.k or None, now_s)
-        found = survey(question, lanes, self.learner)
-        settled = self._plain(found, "request") if hints.is_off else self._settler.settle(question, found)
-        if settled is None and question.is_fixed and policy.fallback == "plain":
-            settled = self._plain(found, "unserved")
+        kind = self._surveyor.kind(policy, features, drafter, hints.k or None)
+        rows = self._surveyor.rows(kind, lanes, now_s)
+        settled = _plain(rows, "request") if hints.is_off else self._settler.settle(kind, features, rows)
+        if settled is None and kind.is_fixed and policy.fallback == "plain":
+            settled = _plain(rows, "unserved")
         if settled is None:
-            raise InvalidRequest(_unserved(question, hints, found), param="outrider")
-        option = settled.option
+            raise InvalidRequest(_unserved(kind, hints, rows), param="outrider")
+        option, rule = settled
         plan = Plan(option.drafter, option.k) if option.k else PLAN_OFF
-        cell = found.cells[option.key] if option.k else cell_of(features, OFF, is_sampled=False)
-        return Decision(plan, policy.workload, settled.rule, features, option, found, cell, self.learner.rounds, why)
+        load = next((view.load for view in lanes if view.ability is option.lane), None)
+        return Decision(plan, policy.workload, rule, features, option, kind, rows, load, self.learner.rounds)
 
-    @staticmethod
-    def _plain(found: Survey, rule: str) -> Settled | None:
-        if not found.plains:
-            return None
-        return Settled(max(found.plains, key=lambda option: (option.rate, -option.seen.num_others)), rule)
+
+def _plain(rows: Sequence[Row], rule: str) -> Settled | None:
+    best = max((row.plain for row in rows if row.plain is not None), key=order, default=None)
+    return None if best is None else Settled(best, rule)
 
 
 def _matches(match: Match, features: Features, origin: Origin | None) -> bool:
@@ -225,13 +241,13 @@ def _matches(match: Match, features: Features, origin: Origin | None) -> bool:
 _NOWHERE = Origin()
 
 
-def _unserved(question: Question, hints: Hints, found: Survey) -> str:
+def _unserved(kind: Kind, hints: Hints, rows: Sequence[Row]) -> str:
     if hints.is_off:
         what = "no lane can run without speculation"
-    elif question.is_fixed:
-        asked = [f"drafter {question.drafter}"] if question.drafter else []
-        asked += [f"k {question.k}"] if question.k else []
+    elif kind.is_fixed:
+        asked = [f"drafter {kind.drafter}"] if kind.drafter else []
+        asked += [f"k {kind.k}"] if kind.k else []
         what = f"no lane can run {' and '.join(asked)}"
     else:
         what = "no lane can serve the request"
-    return "; ".join([what, *_refusals(found.refused)])
+    return "; ".join([what, *_refusals([refusal for row in rows for refusal in row.refused])])

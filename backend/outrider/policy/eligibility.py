@@ -36,8 +36,6 @@ def speculation_refusal(ability: LaneAbility, features: Features, *, is_exact: b
 
 def drafter_refusal(ability: DrafterAbility, features: Features) -> tuple[str, str] | None:
     """Why this drafter must not be used for the request; None when it may."""
-    if ability.max_context is not None and features.num_prompt_tokens > ability.max_context:
-        return "context", str(ability.max_context)
     if ability.drafter == "prediction" and not features.has_prediction:
         return "no-prediction", ""
     if ability.is_shared and features.tenant is not None:

@@ -119,6 +119,11 @@ class Learner:
     gates: dict[tuple[str, str, int], Gate] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     random: Random = field(default_factory=lambda: Random(0))
+    num_closed: int = 0
+    """Gates that are closed."""
+
+    def __post_init__(self) -> None:
+        self.num_closed = sum(gate.is_closed for gate in self.gates.values())
 
     def gate(self, drafter: str, task: str, temperature: int) -> Gate:
         key = (drafter, task, temperature)
@@ -152,6 +157,7 @@ class Learner:
             plain_s = (num_tokens - 1) * decided.plain_round_s() * self.rounds.correction(decided.lane)
             self.ledger(decided.workload).spent(plain_s, decode_s)
             self.gate(plan.drafter, cell.task, cell.temperature).measured(plain_s / decode_s)
+            self.num_closed = sum(gate.is_closed for gate in self.gates.values())
 
     def learn_text(self, decided: Decided, prompt: Sequence[Hashable], answer: Sequence[Hashable]) -> None:
         """Score the look-ups that did not run on a finished text: token ids, or the pieces of `lookup.split_text`."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from outrider.core import MAX_K, OFF, LaneAbility, LaneView
 from outrider.cost import ClosedCost, CostTable
@@ -22,24 +22,34 @@ _TABLE_DRAFTED = 4
 #: Context is rounded up to these.
 _CONTEXTS = (128, 512, 2048, 8192, 32768)
 #: How fast corrections follow, and what one observation may say at most.
-_RATE, _CLIP = 0.15, math.log(3.0)
+_RATE, _CLIP = 0.1, math.log(3.0)
 
 #: Rows of seconds that are remembered, over lanes, loads and contexts.
 _MAX_REMEMBERED = 10_000
+#: Shares of rounds with drafts are told apart to this part.
+_FILLS = 64
+#: Running requests are told apart up to the first of these, and rounded up to the next beyond.
+_RUNNING = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_BATCHES = tuple(next(bound for bound in _RUNNING if bound >= n) for n in range(_RUNNING[-1] + 1))
 
 
 def context_bucket(num_tokens: int) -> int:
     return next((bound for bound in _CONTEXTS if num_tokens <= bound), _CONTEXTS[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(NamedTuple):
     """How full a lane is with the request that is decided."""
 
     num_running: int
     """Requests in each round, this one included."""
     num_waiting: int
     is_known: bool
+
+    @property
+    def batch(self) -> int:
+        """`num_running`, rounded up to what costs are told apart by."""
+        running = self.num_running
+        return _BATCHES[running] if running < len(_BATCHES) else running
 
     @property
     def num_others(self) -> int:
@@ -63,10 +73,11 @@ class Rounds:
 
     def __init__(self) -> None:
         self._forwards: dict[tuple[LaneAbility, int, int], tuple[float, ...]] = {}
+        self._rounds: dict[tuple[LaneAbility, str, tuple[int, int], int], tuple[float, ...]] = {}
         self._lanes: dict[str, float] = {}
         self._arms: dict[tuple[str, str], float] = {}
         """Logarithms of observed over predicted: of a lane as a whole, and of a drafter on it beyond that."""
-        self._factors: dict[tuple[str, str], float] = {}
+        self._factors: dict[LaneAbility, tuple[float, ...]] = {}
 
     def forwards(self, ability: LaneAbility, num_running: int, context: int) -> tuple[float, ...]:
         """Entry k: seconds of a round in which each running request has k + 1 rows, without drafting."""
@@ -91,22 +102,37 @@ class Rounds:
         steps = own.get(drafter, _DRAFT_STEPS.get(drafter, _USUAL_DRAFT))
         return plain_s * steps * (1 if drafter in _AT_ONCE else k)
 
-    def round_s(self, ability: LaneAbility, drafter: str, num_running: int, context: int, fill: float) -> list[float]:
-        """Entry k: expected seconds of a round, before correction, when a share `fill` of rounds has drafts."""
-        forwards = self.forwards(ability, num_running, context)
-        plain_s = forwards[0]
-        if drafter in _AT_ONCE:
-            once_s = self.draft_s(ability, drafter, num_running, 1)
-            return [plain_s, *((1 - fill) * plain_s + fill * s + once_s for s in forwards[1:])]
-        step_s = self.draft_s(ability, drafter, num_running, 1)
-        return [(1 - fill) * plain_s + fill * s + k * step_s for k, s in enumerate(forwards)]
+    def round_s(self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float) -> tuple[float, ...]:
+        """Entry k: expected seconds of a round, before correction, when a share `fill` of rounds has drafts; `scene`
+        is running requests and context."""
+        key = (ability, drafter, scene, round(fill * _FILLS))
+        found = self._rounds.get(key)
+        if found is None:
+            if len(self._rounds) >= _MAX_REMEMBERED:
+                self._rounds.clear()
+            found = self._rounds[key] = tuple(self._round_s(ability, drafter, scene, fill))
+        return found
+
+    def _round_s(self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float) -> Iterator[float]:
+        forwards = self.forwards(ability, *scene)
+        yield forwards[0]
+        once_s = self.draft_s(ability, drafter, scene[0], 1)
+        is_at_once = drafter in _AT_ONCE
+        for k in range(1, MAX_K + 1):
+            yield (1 - fill) * forwards[0] + fill * forwards[k] + once_s * (1 if is_at_once else k)
 
     def correction(self, lane: str, drafter: str = OFF) -> float:
         """What predictions for this drafter on this lane are multiplied by."""
-        found = self._factors.get((lane, drafter))
+        return math.exp(self._lanes.get(lane, 0.0) + self._arms.get((lane, drafter), 0.0))
+
+    def factors(self, ability: LaneAbility) -> tuple[float, ...]:
+        """What speeds on this lane are multiplied by: of plain decoding, then of each of its drafters."""
+        found = self._factors.get(ability)
         if found is None:
-            found = math.exp(self._lanes.get(lane, 0.0) + self._arms.get((lane, drafter), 0.0))
-            self._factors[lane, drafter] = found
+            if len(self._factors) >= _MAX_REMEMBERED:
+                self._factors.clear()
+            drafters = (OFF, *(drafter.drafter for drafter in ability.drafters))
+            found = self._factors[ability] = tuple(1 / self.correction(ability.name, name) for name in drafters)
         return found
 
     def observe(self, lane: str, drafter: str, predicted_s: float, observed_s: float) -> None:
@@ -117,7 +143,8 @@ class Rounds:
         error = min(max(error, -_CLIP), _CLIP)
         self._lanes[lane] = self._lanes.get(lane, 0.0) + _RATE * error
         self._arms[lane, drafter] = self._arms.get((lane, drafter), 0.0) + _RATE * error
-        self._factors.clear()
+        for ability in [ability for ability in self._factors if ability.name == lane]:
+            del self._factors[ability]
 
     def to_state(self) -> dict[str, Any]:
         """Plain data of the corrections; costs themselves come from the lanes."""

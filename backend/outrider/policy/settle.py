@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from outrider.policy.acceptance import LOOK_UPS, temperature_bucket
-from outrider.policy.choose import Option, Question, Refusal, Survey, rates_of
+from outrider.policy.acceptance import LOOK_UPS
+from outrider.policy.choose import Kind, Option, Row, Surveyor, order
+from outrider.policy.features import Features
 from outrider.policy.learning import Gate, Learner, Ledger
 
 #: Speculation must be expected to gain this much over plain decoding: below it, it is noise.
@@ -43,7 +44,7 @@ class Incumbent:
             # The held plan is not possible for this request; for others it may be again.
             self.num_beaten += 1
             return self._switch(best) if self.num_beaten >= _STREAK else best
-        if best[1:3] == held[1:3] or best.rate < held.rate * _SWITCH_GAIN:
+        if (best.drafter, best.k) == (held.drafter, held.k) or best.rate < held.rate * _SWITCH_GAIN:
             self.num_beaten = 0
             return held
         self.num_beaten += 1
@@ -59,115 +60,125 @@ class Incumbent:
 class Settler:
     """Remembers per kind of request what was taken last."""
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: Learner, surveyor: Surveyor) -> None:
         self.learner = learner
+        self.surveyor = surveyor
         self._incumbents: dict[tuple[object, ...], Incumbent] = {}
 
-    def settle(self, question: Question, found: Survey) -> Settled | None:
+    def settle(self, kind: Kind, features: Features, rows: Sequence[Row]) -> Settled | None:
         """None when no lane can serve the request at all, or as it wants to be served."""
-        plain = max(found.plains, key=_order, default=None)
-        if question.is_fixed:
-            best = max(found.options, key=_order, default=None)
+        if kind.is_fixed:
+            best = _best(rows, (), features)
             return None if best is None else Settled(best, "request")
-        ledger = self.learner.ledger(question.policy.workload)
+        ledger = self.learner.ledger(kind.policy.workload)
         ledger.num_decided += 1
+        plain = _plain(rows)
         if plain is None:
-            best = max(found.options, key=_order, default=None)
+            best = _best(rows, (), features)
             return None if best is None else Settled(best, "no-plain")
-        gated = self._gated(question, found, ledger)
-        target = question.target_rate()
-        if target is not None and (enough := [o for o in (plain, *gated) if o.rate >= target]):
-            return Settled(min(enough, key=lambda option: (option.k, -option.rate)), "objective")
-        best = self._held(question, found, plain, gated)
-        tried = self._try(question, found, best, ledger)
-        return tried or Settled(best, "best-rate" if best.k else "plain")
+        shut = self._shut(kind, ledger)
+        best = _best(rows, shut, features)
+        target = kind.target_rate
+        if target is not None and (enough := _enough(rows, plain, shut, target)) is not None:
+            return Settled(enough, "objective")
+        if best is None or best.rate < plain.rate * MIN_GAIN:
+            best = plain
+        best = self._held(kind, rows, plain, best, shut)
+        return self._try(kind, rows, (plain, best), ledger) or Settled(best, "best-rate" if best.k else "plain")
 
-    def _gated(self, question: Question, found: Survey, ledger: Ledger) -> list[Option]:
-        """The options whose drafters pay as far as is known."""
-        gates = {option.drafter: self._gate(question, option.drafter) for option in found.options}
+    def _shut(self, kind: Kind, ledger: Ledger) -> set[str]:
+        """Drafters that do not pay as far as is known; with an overdrawn ledger all that are not known to pay."""
+        if not (self.learner.num_closed or ledger.is_overdrawn):
+            return set()
+        gates = {drafter: self._gate(kind, drafter) for drafter in kind.policy.drafters}
         is_overdrawn = ledger.is_overdrawn
-        shut = {
+        return {
             name
             for name, gate in gates.items()
             if gate.is_closed or (is_overdrawn and not (gate.num >= _PROVEN and gate.utility >= 1.0))
         }
-        if not shut:
-            return found.options
-        found.refused += [
-            Refusal(o.lane.ability.name, o.drafter, "gated") for o in found.options if o.drafter in shut
-        ]
-        return [option for option in found.options if option.drafter not in shut]
 
-    def _gate(self, question: Question, drafter: str) -> Gate:
-        features = question.features
-        return self.learner.gate(drafter, features.task, temperature_bucket(features.temperature))
+    def _gate(self, kind: Kind, drafter: str) -> Gate:
+        return self.learner.gate(drafter, kind.cell.task, kind.cell.temperature)
 
-    def _held(self, question: Question, found: Survey, plain: Option, options: Sequence[Option]) -> Option:
+    def _held(self, kind: Kind, rows: Sequence[Row], plain: Option, best: Option, shut: Collection[str]) -> Option:
         """The best option, unless the one taken last is nearly as good."""
-        best = max(options, key=_order, default=plain)
-        if best.rate < plain.rate * MIN_GAIN:
-            best = plain
         if not best.seen.is_known:
             return best
-        features = question.features
-        bucket = temperature_bucket(features.temperature)
-        kind = (question.policy.workload, features.task, bucket, found.floor, features.has_prediction)
-        incumbent = self._incumbents.get(kind)
+        key = (kind.policy.workload, kind.cell.task, kind.cell.temperature, kind.floor, kind.features.has_prediction)
+        incumbent = self._incumbents.get(key)
         if incumbent is None:
-            self._incumbents[kind] = Incumbent(best.drafter, best.k)
+            self._incumbents[key] = Incumbent(best.drafter, best.k)
             return best
         if incumbent.drafter == best.drafter and incumbent.k == best.k:
             return incumbent.settle(best, best)
-        return incumbent.settle(best, self._same_plan(incumbent, found, plain, options))
-
-    def _same_plan(
-        self, incumbent: Incumbent, found: Survey, plain: Option, options: Sequence[Option]
-    ) -> Option | None:
-        """The incumbent's plan where it does best now; None when no lane can run it."""
         if not incumbent.k:
-            return plain
-        same = (self._with_k(o, incumbent.k, found) for o in options if o.drafter == incumbent.drafter)
-        return max((option for option in same if option is not None), key=_order, default=None)
+            return incumbent.settle(best, plain)
+        # The incumbent's plan where it does best now; None when no lane can run it.
+        k = incumbent.k
+        same = (
+            row.option(entry, k)
+            for row in rows
+            for entry in (row.menu.entries if row.refusal is None else ())
+            if entry.drafter.drafter == incumbent.drafter
+            and incumbent.drafter not in shut
+            and entry.bounds[0] <= k <= entry.bounds[1]
+            and k in entry.drafter.ks
+        )
+        return incumbent.settle(best, max(same, key=order, default=None))
 
-    def _with_k(self, option: Option, k: int, found: Survey) -> Option | None:
-        ability = option.lane.ability
-        can_run = any(d.drafter == option.drafter and k in d.ks for d in ability.drafters)
-        if not can_run or not option.bounds[0] <= k <= option.bounds[1]:
-            return None
-        curve = found.curves[option.key]
-        rates = rates_of(curve, self.learner, ability, option.drafter, (option.seen.num_running, found.context))
-        return option._replace(k=k, rate=option.rate * rates[k] / rates[option.k])
-
-    def _try(self, question: Question, found: Survey, best: Option, ledger: Ledger) -> Settled | None:
+    def _try(self, kind: Kind, rows: Sequence[Row], known: tuple[Option, Option], ledger: Ledger) -> Settled | None:
         """Now and then plain instead of speculation, or a drafter that is not the best known; within the limits."""
-        limits = question.policy.exploration
+        limits = kind.policy.exploration
+        plain, best = known
         if best.k and ledger.num_control + 1 <= limits.control * ledger.num_decided:
             ledger.num_control += 1
-            return Settled(max(found.plains, key=_order), "control")
+            return Settled(plain, "control")
         if ledger.num_tried + 1 > limits.share * ledger.num_decided or not ledger.may_try:
             return None
-        gates = {option.drafter: self._gate(question, option.drafter) for option in found.options}
-        # What a look-up would have had accepted is known from finished texts; only its gate needs a try.
-        due = [
-            option
-            for option in found.options
-            if option.drafter != best.drafter
-            and gates[option.drafter].due <= ledger.num_decided
-            and (option.drafter not in LOOK_UPS or gates[option.drafter].is_closed)
-        ]
+        due = [option for row in rows for option in row.options if self._is_due(kind, option, best, ledger)]
         if not due:
             return None
-        taken = max(due, key=lambda option: self._sampled_rate(option, found))
-        gates[taken.drafter].tried(ledger.num_decided)
+        taken = max(due, key=lambda option: self._sampled_rate(kind, option))
+        self._gate(kind, taken.drafter).tried(ledger.num_decided)
         ledger.num_tried += 1
         return Settled(taken, "explore")
 
-    def _sampled_rate(self, option: Option, found: Survey) -> float:
+    def _is_due(self, kind: Kind, option: Option, best: Option, ledger: Ledger) -> bool:
+        gate = self._gate(kind, option.drafter)
+        if option.drafter == best.drafter or gate.due > ledger.num_decided:
+            return False
+        # What a look-up would have had accepted is known from finished texts; only its gate needs a try.
+        return option.drafter not in LOOK_UPS or gate.is_closed
+
+    def _sampled_rate(self, kind: Kind, option: Option) -> float:
         """Thompson sampling: the rate with hazards drawn from what is believed of them."""
-        curve = found.curves[option.key]
+        curve = self.surveyor.curve(kind, option.drafter, is_sampled=option.is_sampled)
         return option.rate * curve.sampled(self.learner.random).tokens[option.k] / curve.tokens[option.k]
 
 
-def _order(option: Option) -> tuple[float, int]:
-    """More tokens per second first; of equals the emptier lane."""
-    return option.rate, -option.seen.num_others
+def _plain(rows: Sequence[Row]) -> Option | None:
+    return max((plain for row in rows if (plain := row.plain) is not None), key=order, default=None)
+
+
+def _best(rows: Sequence[Row], shut: Collection[str], features: Features) -> Option | None:
+    num_tokens = features.num_prompt_tokens
+    return max((best for row in rows if (best := row.best(shut, num_tokens)) is not None), key=order, default=None)
+
+
+def _enough(rows: Sequence[Row], plain: Option, shut: Collection[str], target: float) -> Option | None:
+    """The least drafts that reach the target."""
+    entries = (
+        (row, entry) for row in rows if row.refusal is None for entry in row.menu.entries
+        if entry.drafter.drafter not in shut
+    )  # fmt: skip
+    options = [
+        plain,
+        *(
+            row.option(entry, k)
+            for row, entry in entries
+            for k in entry.drafter.ks
+            if entry.bounds[0] <= k <= entry.bounds[1]
+        ),
+    ]
+    return min((o for o in options if o.rate >= target), key=lambda o: (o.k, -o.rate), default=None)
