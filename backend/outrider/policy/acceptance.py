@@ -20,9 +20,10 @@ DEPTHS = 5
 _PSEUDO = 30.0
 #: What one request's counts are multiplied by when the next one comes: of all tasks, and of one task or tenant.
 _KEEP_ALL, _KEEP_TASK = 0.999, 0.98
+#: Curves this close, in tokens per round, lead to the same decisions.
+_NEAR = 0.03
 #: After n updates of a cell, n / _GATHER of them are let gather before its curve is worked out anew: the first change
 #: it much, later ones little. After _ALL_GATHER updates all curves are: they share what all tasks have in common.
-_NEAR = 0.01
 _GATHER, _MAX_GATHER, _ALL_GATHER = 8, 128, 2048
 #: Cells that are kept; those that were not updated for longest go first.
 _MAX_CELLS = 20_000

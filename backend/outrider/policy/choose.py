@@ -5,134 +5,21 @@ Requests of one kind ask the same, so their answers are remembered by lane and l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from operator import truediv
 
-from outrider.core import MAX_K, OFF, DrafterAbility, LaneAbility, LaneView
+from outrider.core import MAX_K, OFF, LaneAbility, LaneView
 from outrider.policy.acceptance import LOOK_UPS, Cell, Curve, length_bucket, temperature_bucket
 from outrider.policy.eligibility import drafter_refusal, lane_refusal, speculation_refusal
 from outrider.policy.features import Features
 from outrider.policy.learning import Learner
 from outrider.policy.limits import Band, WorkloadPolicy
-from outrider.policy.rounds import Occupancy, context_bucket, occupancy
+from outrider.policy.options import Entry, Menu, Row
+from outrider.policy.rounds import context_bucket, occupancy
 
 #: Kinds of requests, and menus of one kind, that are remembered.
 _MAX_KINDS, _MAX_ROWS = 4096, 1024
-
-
-class Option(NamedTuple):
-    """A plan on a lane, with the tokens per second that the request is expected to get."""
-
-    rate: float
-    spare: int
-    """The other requests on the lane, negative: of equal rates the emptier lane is taken."""
-    lane: LaneAbility
-    drafter: str
-    k: int
-    seen: Occupancy
-    is_sampled: bool = False
-
-    @property
-    def shown(self) -> str:
-        """In the words of answers."""
-        plan = f"{self.drafter} with k {self.k}" if self.k else "plain decoding"
-        return f"{plan} on {self.lane.name}, {self.rate:.1f} tokens/s expected"
-
-
-def order(option: Option) -> tuple[float, int]:
-    """What options are compared by."""
-    return option[:2]
-
-
-class Refusal(NamedTuple):
-    """Why a lane or a drafter of it was left out."""
-
-    lane: str
-    drafter: str | None
-    code: str
-    detail: str = ""
-
-
-class Entry(NamedTuple):
-    """The best k of one drafter, before the lane's corrections; `rates` are tokens per second by k."""
-
-    place: int
-    """Among the lane's drafters."""
-    drafter: DrafterAbility
-    k: int
-    rate: float
-    bounds: tuple[int, int]
-    """Least and largest k that are allowed here now."""
-    rates: tuple[float, ...]
-
-
-class Menu(NamedTuple):
-    """What lanes of one make can do at one load for one kind of request."""
-
-    plain_rate: float
-    entries: tuple[Entry, ...]
-    refused: tuple[tuple[str, str, str], ...]
-    """Drafter, code and detail."""
-    like: LaneAbility
-    """A lane of this make; keeps alive what the menu is remembered by."""
-
-
-class Row(NamedTuple):
-    """One lane at its load. `factors` are what rates are multiplied by: of plain decoding, then of each drafter."""
-
-    lane: LaneAbility
-    seen: Occupancy
-    menu: Menu
-    factors: tuple[float, ...]
-    refusal: tuple[str, str] | None
-    """Why the lane must not speculate for this request, or not serve it."""
-    is_served: bool
-
-    @property
-    def share(self) -> float:
-        """What waiting in the lane's queue leaves of the speed: the queue moves on as answers end."""
-        return self.lane.max_running / (self.lane.max_running + self.seen.num_waiting)
-
-    @property
-    def plain(self) -> Option | None:
-        """Plain decoding on this lane."""
-        if not (self.is_served and self.lane.has_plain):
-            return None
-        return self._option(OFF, 0, self.menu.plain_rate * self.factors[0])
-
-    @property
-    def options(self) -> list[Option]:
-        """The best k of each drafter."""
-        return [self.option(entry) for entry in self.menu.entries] if self.refusal is None else []
-
-    def best(self, shut: Collection[str], num_tokens: int) -> Option | None:
-        """The best of them; `shut` drafters and those made for less context than `num_tokens` are left out."""
-        best, best_rate, factors = None, 0.0, self.factors
-        if self.refusal is None:
-            for entry in self.menu.entries:
-                rate = entry[3] * factors[entry[0] + 1]
-                if rate > best_rate and not (shut and entry.drafter.drafter in shut):
-                    limit = entry[1].max_context
-                    if limit is None or num_tokens <= limit:
-                        best, best_rate = entry, rate
-        return None if best is None else self.option(best)
-
-    def option(self, entry: Entry, k: int | None = None) -> Option:
-        """An entry, with its own or another k."""
-        k = entry.k if k is None else k
-        rate = entry.rates[k] * self.factors[entry.place + 1]
-        return self._option(entry.drafter.drafter, k, rate, entry.drafter.is_sampled)
-
-    def _option(self, drafter: str, k: int, rate: float, is_sampled: bool = False) -> Option:
-        return Option(rate * self.share, -self.seen.num_others, self.lane, drafter, k, self.seen, is_sampled)
-
-    @property
-    def refused(self) -> list[Refusal]:
-        """The lane or drafters of it that were left out."""
-        if self.refusal is not None:
-            return [Refusal(self.lane.name, None, *self.refusal)]
-        return [Refusal(self.lane.name, *refusal) for refusal in self.menu.refused]
 
 
 @dataclass(slots=True)
@@ -267,7 +154,8 @@ class Surveyor:
                     continue
                 refusal = "no-k", f"{bounds[0]} and {bounds[1]}"
             refused.append((drafter.drafter, *(refusal or ("not-allowed", ""))))
-        return Menu(plain_rate, tuple(entries), tuple(refused), ability)
+        is_bounded = any(entry.drafter.max_context is not None for entry in entries)
+        return Menu(plain_rate, tuple(entries), tuple(refused), ability, is_bounded)
 
     def _entry(
         self, kind: Kind, ability: LaneAbility, index: int, scene: tuple[int, tuple[int, int]]
@@ -275,12 +163,12 @@ class Surveyor:
         """The best k of one drafter; None when the lane has none within the bounds."""
         drafter = ability.drafters[index]
         batch, bounds = scene
-        curve = self.curve(kind, drafter.drafter, is_sampled=drafter.is_sampled)
-        seconds = self._learner.rounds.round_s(ability, drafter.drafter, (batch, kind.context), curve.fill)
-        rates = tuple(tokens / s for tokens, s in zip(curve.tokens, seconds, strict=True))
         ks = [k for k in drafter.ks if bounds[0] <= k <= bounds[1]]
         if not ks:
             return None
+        curve = self.curve(kind, drafter.drafter, is_sampled=drafter.is_sampled)
+        seconds = self._learner.rounds.round_s(ability, drafter.drafter, (batch, kind.context), curve.fill)
+        rates = tuple(map(truediv, curve.tokens, seconds))
         k = max(ks, key=rates.__getitem__)
         return Entry(index, drafter, k, rates[k], bounds, rates)
 

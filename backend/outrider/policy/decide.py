@@ -9,14 +9,15 @@ from typing import Any
 from outrider.core import TASKS, Hints, LaneLoad, LaneView
 from outrider.errors import InvalidRequest
 from outrider.policy.acceptance import Cell
-from outrider.policy.choose import Kind, Option, Refusal, Row, Surveyor, order
+from outrider.policy.choose import Kind, Surveyor
 from outrider.policy.eligibility import REASONS
 from outrider.policy.features import Features
 from outrider.policy.learning import Feedback, Learner
 from outrider.policy.limits import Match, WorkloadPolicy
+from outrider.policy.options import Option, Refusal, Row
 from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.policy.rounds import Rounds
-from outrider.policy.settle import Settled, Settler
+from outrider.policy.settle import Settled, Settler, plain_of
 
 #: Codes of what decided, and the sentence that answers show.
 RULES = {
@@ -96,8 +97,9 @@ class Decision:
     @property
     def possible(self) -> tuple[Option, ...]:
         """All plans that were compared."""
-        plains = (row.plain for row in self.rows if row.plain is not None)
-        return (*plains, *(option for row in self.rows for option in row.options))
+        plains = (row.plain for row in self.rows if row.plain_rate)
+        tokens = self.features.num_prompt_tokens
+        return (*plains, *(row.option(entry) for row in self.rows for entry in row.usable((), tokens)))
 
     def _why(self) -> str:
         source = "given by the request" if self.features.is_task_given else "guessed"
@@ -224,7 +226,7 @@ class PolicySet:
 
 
 def _plain(rows: Sequence[Row], rule: str) -> Settled | None:
-    best = max((row.plain for row in rows if row.plain is not None), key=order, default=None)
+    best = plain_of(rows)
     return None if best is None else Settled(best, rule)
 
 

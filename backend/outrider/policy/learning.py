@@ -92,6 +92,8 @@ class Ledger:
     num_decided: int = 0
     num_tried: int = 0
     num_control: int = 0
+    next_try: int = 0
+    """The decision from which the next try is counted."""
     plain_s: float = 0.0
     """What the speculated answers would have taken plain, in seconds; recent ones count more."""
     extra_s: float = 0.0

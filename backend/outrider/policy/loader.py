@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from outrider.core import DRAFTERS, LaneAbility
 from outrider.errors import PolicyError
 from outrider.policy.decide import PolicySet
 from outrider.policy.learning import Learner
 from outrider.policy.limits import Location, WorkloadPolicy, contradictions, unmet
+from outrider.policy.wording import expected, model_at, path_of, unknown_key
 
 _SCALARS = {
     "null": re.compile(r"(?:~|null|Null|NULL|)$"),
@@ -78,7 +77,7 @@ class _Document:
             where = where[:-1]
         mark = mark or self.values.get(where)
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        problem = Problem(self.file, line, column, _path(location), message)
+        problem = Problem(self.file, line, column, path_of(location), message)
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -254,57 +253,15 @@ def _report_all(error: ValidationError, document: _Document) -> None:
         mark = None
         if location[-1:] == ("[key]",):
             location = location[:-1]
-            message = _unknown_key(str(location[-1]), DRAFTERS)
+            message = unknown_key(str(location[-1]), DRAFTERS)
             mark = document.keys.get(location)
         elif item["type"] == "extra_forbidden":
-            message = _unknown_key(str(location[-1]), tuple(_model_at(location[:-1]).model_fields))
+            message = unknown_key(str(location[-1]), tuple(model_at(location[:-1]).model_fields))
             mark = document.keys.get(location)
         elif item["type"] == "missing":
-            message = f"is missing, expected {_model_at(location[:-1]).model_fields[str(location[-1])].description}"
+            message = f"is missing, expected {model_at(location[:-1]).model_fields[str(location[-1])].description}"
         elif item["input"] is None or (item["type"] == "too_short" and item["input"]):
             continue  # build() has reported the empty value, or the items that do not count have errors of their own
         else:
-            message = _expected(item, location)
+            message = expected(item, location)
         document.report(location, message, mark)
-
-
-def _expected(item: ErrorDetails, location: Location) -> str:
-    """What was expected and found, in words that someone who edits YAML knows."""
-    kind, found = item["type"], item["input"]
-    if kind == "value_error":
-        return item["msg"].removeprefix("Value error, ")
-    if kind == "string_pattern_mismatch":
-        expected = f"expected {_model_at(location[:-1]).model_fields[str(location[-1])].description}"
-    else:
-        plain = re.sub(r"^(?:Input|String|Tuple) should (?:be|have)", "expected", item["msg"]).replace("True", "true")
-        names = {"model_type": "expected a mapping", "tuple_type": "expected a list", "too_short": "expected an item"}
-        expected = names.get(kind, plain)
-    shown = {"dict": "a mapping", "list": "a list" if found else "none", "bool": str(found).lower()}
-    return f"{expected}, found {shown.get(type(found).__name__, repr(found))}"
-
-
-def _unknown_key(key: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    if near:
-        return f"unknown key, did you mean {near[0]!r}?"
-    return f"unknown key, expected one of {', '.join(known)}"
-
-
-def _model_at(location: Location) -> type[BaseModel]:
-    """The model that validates the mapping at a location."""
-    model: type[BaseModel] = WorkloadPolicy
-    for part in location:
-        if isinstance(part, str) and part in model.model_fields:
-            model = next(_models_in(model.model_fields[part].annotation), model)
-    return model
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            yield candidate
-
-
-def _path(location: Location) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    return text.removeprefix(".") or "the file"

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from outrider.policy.acceptance import LOOK_UPS
-from outrider.policy.choose import Kind, Option, Row, Surveyor, order
+from outrider.policy.choose import Kind, Surveyor
 from outrider.policy.features import Features
 from outrider.policy.learning import Gate, Learner, Ledger
+from outrider.policy.options import Entry, Option, Row, order
 
 #: Speculation must be expected to gain this much over plain decoding: below it, it is noise.
 MIN_GAIN = 1.03
@@ -72,14 +73,14 @@ class Settler:
             return None if best is None else Settled(best, "request")
         ledger = self.learner.ledger(kind.policy.workload)
         ledger.num_decided += 1
-        plain = _plain(rows)
+        plain = plain_of(rows)
         if plain is None:
             best = _best(rows, (), features)
             return None if best is None else Settled(best, "no-plain")
         shut = self._shut(kind, ledger)
         best = _best(rows, shut, features)
-        target = kind.target_rate
-        if target is not None and (enough := _enough(rows, plain, shut, target)) is not None:
+        enough = _enough(kind, rows, plain, shut)
+        if enough is not None:
             return Settled(enough, "objective")
         if best is None or best.rate < plain.rate * MIN_GAIN:
             best = plain
@@ -119,9 +120,8 @@ class Settler:
         same = (
             row.option(entry, k)
             for row in rows
-            for entry in (row.menu.entries if row.refusal is None else ())
+            for entry in row.usable(shut, kind.features.num_prompt_tokens)
             if entry.drafter.drafter == incumbent.drafter
-            and incumbent.drafter not in shut
             and entry.bounds[0] <= k <= entry.bounds[1]
             and k in entry.drafter.ks
         )
@@ -134,9 +134,11 @@ class Settler:
         if best.k and ledger.num_control + 1 <= limits.control * ledger.num_decided:
             ledger.num_control += 1
             return Settled(plain, "control")
-        if ledger.num_tried + 1 > limits.share * ledger.num_decided or not ledger.may_try:
+        if not limits.share or ledger.num_decided < ledger.next_try + 1 / limits.share or not ledger.may_try:
             return None
-        due = [option for row in rows for option in row.options if self._is_due(kind, option, best, ledger)]
+        # An opportunity that nothing is due for is lost: tries are at most this share of requests at any time.
+        ledger.next_try = ledger.num_decided
+        due = [row.option(entry) for row in rows for entry in row.usable() if self._is_due(kind, entry, best, ledger)]
         if not due:
             return None
         taken = max(due, key=lambda option: self._sampled_rate(kind, option))
@@ -144,12 +146,15 @@ class Settler:
         ledger.num_tried += 1
         return Settled(taken, "explore")
 
-    def _is_due(self, kind: Kind, option: Option, best: Option, ledger: Ledger) -> bool:
-        gate = self._gate(kind, option.drafter)
-        if option.drafter == best.drafter or gate.due > ledger.num_decided:
+    def _is_due(self, kind: Kind, entry: Entry, best: Option, ledger: Ledger) -> bool:
+        drafter, limit = entry.drafter.drafter, entry.drafter.max_context
+        gate = self._gate(kind, drafter)
+        if drafter == best.drafter or gate.due > ledger.num_decided:
+            return False
+        if limit is not None and kind.features.num_prompt_tokens > limit:
             return False
         # What a look-up would have had accepted is known from finished texts; only its gate needs a try.
-        return option.drafter not in LOOK_UPS or gate.is_closed
+        return drafter not in LOOK_UPS or gate.is_closed
 
     def _sampled_rate(self, kind: Kind, option: Option) -> float:
         """Thompson sampling: the rate with hazards drawn from what is believed of them."""
@@ -157,28 +162,35 @@ class Settler:
         return option.rate * curve.sampled(self.learner.random).tokens[option.k] / curve.tokens[option.k]
 
 
-def _plain(rows: Sequence[Row]) -> Option | None:
-    return max((plain for row in rows if (plain := row.plain) is not None), key=order, default=None)
+def plain_of(rows: Sequence[Row]) -> Option | None:
+    """The fastest plain decoding; of equals on the emptier lane."""
+    row = max(rows, key=lambda row: (row.plain_rate, -row.seen.num_others), default=None)
+    return row.plain if row is not None and row.plain_rate else None
 
 
 def _best(rows: Sequence[Row], shut: Collection[str], features: Features) -> Option | None:
-    num_tokens = features.num_prompt_tokens
-    return max((best for row in rows if (best := row.best(shut, num_tokens)) is not None), key=order, default=None)
+    best: tuple[float, int, Row, Entry] | None = None
+    for row in rows:
+        found = row.best(shut, features.num_prompt_tokens)
+        if found is None:
+            continue
+        spare = -row.seen.num_others
+        if best is None or found[0] > best[0] or (found[0] == best[0] and spare > best[1]):
+            best = (found[0], spare, row, found[1])
+    return None if best is None else best[2].option(best[3])
 
 
-def _enough(rows: Sequence[Row], plain: Option, shut: Collection[str], target: float) -> Option | None:
-    """The least drafts that reach the target."""
-    entries = (
-        (row, entry) for row in rows if row.refusal is None for entry in row.menu.entries
-        if entry.drafter.drafter not in shut
-    )  # fmt: skip
-    options = [
-        plain,
-        *(
-            row.option(entry, k)
-            for row, entry in entries
-            for k in entry.drafter.ks
-            if entry.bounds[0] <= k <= entry.bounds[1]
-        ),
-    ]
-    return min((o for o in options if o.rate >= target), key=lambda o: (o.k, -o.rate), default=None)
+def _enough(kind: Kind, rows: Sequence[Row], plain: Option, shut: Collection[str]) -> Option | None:
+    """The least drafts that reach the objective; None without one, or when nothing reaches it."""
+    target = kind.target_rate
+    if target is None:
+        return None
+    options = (
+        row.option(entry, k)
+        for row in rows
+        for entry in row.usable(shut, kind.features.num_prompt_tokens)
+        for k in entry.drafter.ks
+        if entry.bounds[0] <= k <= entry.bounds[1]
+    )
+    enough = (option for option in (plain, *options) if option.rate >= target)
+    return min(enough, key=lambda option: (option.k, -option.rate), default=None)
