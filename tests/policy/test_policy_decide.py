@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outrider.policy.rules import RULE_NONE, WorkloadPolicy
 
 from outrider.config import packaged_data
 from outrider.core import MAX_K, TASKS, Hints, LaneLoad
@@ -14,7 +15,6 @@ from outrider.policy.decide import Decision, PolicySet
 from outrider.policy.features import Features
 from outrider.policy.loader import load_policies
 from outrider.policy.plan import PLAN_OFF, Plan
-from outrider.policy.rules import RULE_NONE, WorkloadPolicy
 
 SHIPPED = load_policies(packaged_data("policies"), "default")
 OFF, K2, K3, K5 = PLAN_OFF, Plan("ngram", 2), Plan("ngram", 3), Plan("ngram", 5)

@@ -202,7 +202,9 @@ class Acceptance:
         self._fills: dict[str, tuple[float, float]] = {}
         """By drafter: drafts proposed in units of k, and rounds."""
         self._stamps: dict[tuple[Any, ...], int] = {}
-        self._num_updates: dict[tuple[Any, ...], int] = {}
+        self._num_updates: dict[Cell, tuple[int, int]] = {}
+        """Of each cell, and how many there must be until its curve is worked out anew."""
+        self._num_all = 0
 
     def stamp(self, key: tuple[Any, ...]) -> int:
         """Changes when curves are worth working out anew: `key` is a cell's last four fields, or these behind its
@@ -248,12 +250,15 @@ class Acceptance:
             self._counts[key] = kept
         while len(self._counts) > _MAX_CELLS:
             del self._counts[next(iter(self._counts))]
-        number = self._num_updates[cell] = self._num_updates.get(cell, 0) + 1
-        if number % min(1 + number // _GATHER, _MAX_GATHER) == 0:
+        number, due = self._num_updates.get(cell, (0, 1))
+        number += 1
+        is_due = number >= due
+        self._num_updates[cell] = number, due if not is_due else number + min(1 + number // _GATHER, _MAX_GATHER)
+        if is_due:
             for key in (cell[2:], (cell.drafter, *cell[2:])):
                 self._stamps[key] = self._stamps.get(key, 0) + 1
-        total = self._num_updates[()] = self._num_updates.get((), 0) + 1
-        if total % _ALL_GATHER == 0:
+        self._num_all += 1
+        if self._num_all % _ALL_GATHER == 0:
             self._stamps[()] = self._stamps.get((), 0) + 1
 
     def _fill(self, drafter: str) -> float:

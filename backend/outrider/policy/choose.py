@@ -115,7 +115,7 @@ class Surveyor:
             else:
                 kind.menus.clear()
 
-    def rows(self, kind: Kind, lanes: Sequence[LaneView], now_s: float) -> list[Row]:
+    def rows(self, kind: Kind, features: Features, lanes: Sequence[LaneView], now_s: float) -> list[Row]:
         """What each lane can do for a request of this kind, in the order of the lanes."""
         if max(len(kind.menus), len(kind.verdicts)) >= _MAX_ROWS:
             kind.menus.clear()
@@ -135,7 +135,7 @@ class Surveyor:
             verdict = kind.verdicts.get(ability)
             if verdict is None:
                 verdict = kind.verdicts[ability] = _verdict(kind, ability)
-            rows.append(Row(ability, seen, menu, factors(ability), *verdict))
+            rows.append(Row(ability, seen, menu, factors(ability), *verdict, features.num_prompt_tokens))
         return rows
 
     def _menu(self, kind: Kind, ability: LaneAbility, batch: int, caps: tuple[float, float]) -> Menu:

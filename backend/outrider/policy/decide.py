@@ -98,8 +98,7 @@ class Decision:
     def possible(self) -> tuple[Option, ...]:
         """All plans that were compared."""
         plains = (row.plain for row in self.rows if row.plain_rate)
-        tokens = self.features.num_prompt_tokens
-        return (*plains, *(row.option(entry) for row in self.rows for entry in row.usable((), tokens)))
+        return (*plains, *(row.option(entry) for row in self.rows for entry in row.usable()))
 
     def _why(self) -> str:
         source = "given by the request" if self.features.is_task_given else "guessed"
@@ -213,8 +212,8 @@ class PolicySet:
     ) -> Decision:
         drafter = None if hints.is_off else hints.drafter
         kind = self._surveyor.kind(policy, features, drafter, hints.k or None)
-        rows = self._surveyor.rows(kind, lanes, now_s)
-        settled = _plain(rows, "request") if hints.is_off else self._settler.settle(kind, features, rows)
+        rows = self._surveyor.rows(kind, features, lanes, now_s)
+        settled = _plain(rows, "request") if hints.is_off else self._settler.settle(kind, rows)
         if settled is None and kind.is_fixed and policy.fallback == "plain":
             settled = _plain(rows, "unserved")
         if settled is None:

@@ -95,7 +95,7 @@ class Ledger:
     next_try: int = 0
     """The decision from which the next try is counted."""
     plain_s: float = 0.0
-    """What the speculated answers would have taken plain, in seconds; recent ones count more."""
+    """What the answers took or would have taken plain, in seconds; recent ones count more."""
     extra_s: float = 0.0
     """What they took beyond that; negative when speculation pays."""
 
@@ -155,7 +155,9 @@ class Learner:
             return
         if num_rounds >= _MIN_ROUNDS:
             self.rounds.observe(decided.lane, plan.drafter, round_s, decode_s / num_rounds)
-        if not plan.is_off:
+        if plan.is_off:
+            self.ledger(decided.workload).spent(decode_s, decode_s)
+        else:
             plain_s = (num_tokens - 1) * decided.plain_round_s() * self.rounds.correction(decided.lane)
             self.ledger(decided.workload).spent(plain_s, decode_s)
             self.gate(plan.drafter, cell.task, cell.temperature).measured(plain_s / decode_s)

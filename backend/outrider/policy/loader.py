@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -165,6 +167,15 @@ def _read_folder(directory: Path, env: Mapping[str, str]) -> dict[str, tuple[Wor
             raise PolicyError(str(min(document.problems)))
         found[policy.workload] = (policy, document)
     return found
+
+
+def digest_of(source: Source) -> str:
+    """Of the names and bytes of all files; changes when they do."""
+    digest = hashlib.sha256()
+    for path in (path for directory in source.directories for path in sorted(directory.glob("*.yaml"))):
+        with contextlib.suppress(OSError):  # a file that goes away meanwhile is a problem of the load that follows
+            digest.update(f"{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def validate_file(

@@ -78,6 +78,8 @@ class Row(NamedTuple):
     refusal: tuple[str, str] | None
     """Why the lane must not speculate for this request, or not serve it."""
     is_served: bool
+    num_tokens: int
+    """Of the prompt."""
 
     @property
     def share(self) -> float:
@@ -96,24 +98,24 @@ class Row(NamedTuple):
         """Plain decoding on this lane."""
         return self._option(OFF, 0, self.plain_rate)
 
-    def usable(self, shut: Collection[str] = (), num_tokens: int = 0) -> list[Entry]:
-        """Without `shut` drafters, and without those that were made for less context than `num_tokens`."""
+    def usable(self, shut: Collection[str] = ()) -> list[Entry]:
+        """Without `shut` drafters, and without those that were made for less context than this prompt's."""
         if self.refusal is not None:
             return []
         return [
             entry
             for entry in self.menu.entries
             if entry.drafter.drafter not in shut
-            and (entry.drafter.max_context is None or num_tokens <= entry.drafter.max_context)
+            and (entry.drafter.max_context is None or self.num_tokens <= entry.drafter.max_context)
         ]
 
-    def best(self, shut: Collection[str], num_tokens: int) -> tuple[float, Entry] | None:
+    def best(self, shut: Collection[str]) -> tuple[float, Entry] | None:
         """The fastest of the usable ones, with its tokens per second."""
         if self.refusal is not None:
             return None
         best, best_rate, factors = None, 0.0, self.factors
         is_bounded = bool(shut) or self.menu.is_bounded
-        for entry in self.usable(shut, num_tokens) if is_bounded else self.menu.entries:
+        for entry in self.usable(shut) if is_bounded else self.menu.entries:
             rate = entry[3] * factors[entry[0] + 1]
             if rate > best_rate:
                 best, best_rate = entry, rate
@@ -133,4 +135,10 @@ class Row(NamedTuple):
         """The lane or drafters of it that were left out."""
         if self.refusal is not None:
             return [Refusal(self.lane.name, None, *self.refusal)]
-        return [Refusal(self.lane.name, *refusal) for refusal in self.menu.refused]
+        long = [(entry.drafter, entry.drafter.max_context) for entry in self.menu.entries]
+        beyond = [
+            (drafter.drafter, "context", str(limit))
+            for drafter, limit in long
+            if limit is not None and self.num_tokens > limit
+        ]
+        return [Refusal(self.lane.name, *refusal) for refusal in (*self.menu.refused, *beyond)]

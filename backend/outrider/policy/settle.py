@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from outrider.policy.acceptance import LOOK_UPS
 from outrider.policy.choose import Kind, Surveyor
-from outrider.policy.features import Features
 from outrider.policy.learning import Gate, Learner, Ledger
 from outrider.policy.options import Entry, Option, Row, order
 
@@ -66,19 +65,19 @@ class Settler:
         self.surveyor = surveyor
         self._incumbents: dict[tuple[object, ...], Incumbent] = {}
 
-    def settle(self, kind: Kind, features: Features, rows: Sequence[Row]) -> Settled | None:
+    def settle(self, kind: Kind, rows: Sequence[Row]) -> Settled | None:
         """None when no lane can serve the request at all, or as it wants to be served."""
         if kind.is_fixed:
-            best = _best(rows, (), features)
+            best = _best(rows, ())
             return None if best is None else Settled(best, "request")
         ledger = self.learner.ledger(kind.policy.workload)
         ledger.num_decided += 1
         plain = plain_of(rows)
         if plain is None:
-            best = _best(rows, (), features)
+            best = _best(rows, ())
             return None if best is None else Settled(best, "no-plain")
         shut = self._shut(kind, ledger)
-        best = _best(rows, shut, features)
+        best = _best(rows, shut)
         enough = _enough(kind, rows, plain, shut)
         if enough is not None:
             return Settled(enough, "objective")
@@ -120,7 +119,7 @@ class Settler:
         same = (
             row.option(entry, k)
             for row in rows
-            for entry in row.usable(shut, kind.features.num_prompt_tokens)
+            for entry in row.usable(shut)
             if entry.drafter.drafter == incumbent.drafter
             and entry.bounds[0] <= k <= entry.bounds[1]
             and k in entry.drafter.ks
@@ -147,11 +146,9 @@ class Settler:
         return Settled(taken, "explore")
 
     def _is_due(self, kind: Kind, entry: Entry, best: Option, ledger: Ledger) -> bool:
-        drafter, limit = entry.drafter.drafter, entry.drafter.max_context
+        drafter = entry.drafter.drafter
         gate = self._gate(kind, drafter)
         if drafter == best.drafter or gate.due > ledger.num_decided:
-            return False
-        if limit is not None and kind.features.num_prompt_tokens > limit:
             return False
         # What a look-up would have had accepted is known from finished texts; only its gate needs a try.
         return drafter not in LOOK_UPS or gate.is_closed
@@ -168,10 +165,10 @@ def plain_of(rows: Sequence[Row]) -> Option | None:
     return row.plain if row is not None and row.plain_rate else None
 
 
-def _best(rows: Sequence[Row], shut: Collection[str], features: Features) -> Option | None:
+def _best(rows: Sequence[Row], shut: Collection[str]) -> Option | None:
     best: tuple[float, int, Row, Entry] | None = None
     for row in rows:
-        found = row.best(shut, features.num_prompt_tokens)
+        found = row.best(shut)
         if found is None:
             continue
         spare = -row.seen.num_others
@@ -188,7 +185,7 @@ def _enough(kind: Kind, rows: Sequence[Row], plain: Option, shut: Collection[str
     options = (
         row.option(entry, k)
         for row in rows
-        for entry in row.usable(shut, kind.features.num_prompt_tokens)
+        for entry in row.usable(shut)
         for k in entry.drafter.ks
         if entry.bounds[0] <= k <= entry.bounds[1]
     )
