@@ -108,7 +108,7 @@ class Exploration(_Model):
     share: Annotated[float, Field(ge=0, le=0.2)] = 0.02
     """the largest share of requests that try another drafter than the best known"""
     control: Annotated[float, Field(ge=0, le=0.2)] = 0.01
-    """the share of requests that run plain although speculation is expected to gain, to keep the comparison true"""
+    """the share of time in which requests run plain although speculation is expected to gain, to keep comparing"""
 
 
 class Trial(_Model):

@@ -130,7 +130,9 @@ class Settler:
         """Now and then plain instead of speculation, or a drafter that is not the best known; within the limits."""
         limits = kind.policy.exploration
         plain, best = known
-        if best.k and ledger.num_control + 1 <= limits.control * ledger.num_decided:
+        # Where speculation gains much a plain answer costs much, so there are fewer: the share is one of time.
+        control = limits.control * plain.rate / best.rate
+        if best.k and ledger.num_control + 1 <= control * ledger.num_decided:
             ledger.num_control += 1
             return Settled(plain, "control")
         if not limits.share or ledger.num_decided < ledger.next_try + 1 / limits.share or not ledger.may_try:
