@@ -61,7 +61,7 @@ def test_what_no_lane_can_do(drafters: Any, location: tuple[str, ...], message: 
 
 
 def test_lanes_that_can_do_it_and_lanes_that_are_not_known() -> None:
-    """Nothing to say where some lane can, or where lanes are not given; a trial must name a workload that is there."""
+    """Nothing to say where some lane can or lanes are not given; a trial must name a workload that is there."""
     assert not list(unmet(workload(drafters={"draft_model": {"max_k": 3}}), [lane(ks=(1, 3, 7))], ["only"]))
     assert not list(unmet(workload(drafters={"suffix": {}}), [], ["only"]))
     tried = workload(trial={"workload": "gone", "mode": "canary"})

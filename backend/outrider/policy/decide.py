@@ -170,6 +170,10 @@ class PolicySet:
         """Names of the workloads, in file-name order."""
         return tuple(self._by_name)
 
+    def policy(self, workload: str) -> WorkloadPolicy:
+        """The policy of a workload; KeyError when there is none."""
+        return self._by_name[workload]
+
     def decide(
         self,
         features: Features,
