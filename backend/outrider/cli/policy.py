@@ -45,7 +45,7 @@ Policies = Annotated[Path | None, typer.Option(help="Folder of policy files; els
 Default = Annotated[str, typer.Option(help="Workload for requests that no file matches.")]
 Lanes = Annotated[
     Path | None,
-    typer.Option(help="JSON list of lanes: name, drafters with their ks, cost; else one embedded engine."),
+    typer.Option(help="JSON list of lanes: name, drafters with ks, cost; else one embedded engine."),
 ]
 
 
@@ -128,9 +128,7 @@ def replay(
     policies: Policies = None,
     default: Default = "default",
     lanes: Lanes = None,
-    plan: Annotated[
-        str | None, typer.Option(help="One plan for all, as ngram:3 or off, instead of a policy.")
-    ] = None,
+    plan: Annotated[str | None, typer.Option(help="One plan for all, as ngram:3 or off; else the policy.")] = None,
 ) -> None:
     """Expected speeds of recorded requests under another policy, drafter or k; on the first lane."""
     from rich.console import Console

@@ -30,7 +30,7 @@ _LANES = TypeAdapter(tuple[LaneAbility, ...])
 
 
 def read_lanes(path: Path | None) -> tuple[LaneAbility, ...]:
-    """Lanes from a JSON file, a list of `core.LaneAbility`; None is one embedded engine. ConfigError names the key."""
+    """Lanes from a JSON list of `core.LaneAbility`; None is one embedded engine. ConfigError names the key."""
     if path is None:
         return (LaneAbility.embedded("embedded"),)
     try:

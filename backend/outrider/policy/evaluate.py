@@ -72,15 +72,16 @@ class Evaluator:
             if record.stats is not None and not record.plan.is_off:
                 self.learner.acceptance.update(_cell(record, record.plan.drafter), record.stats, record.plan.k)
 
-    def rate(self, record: Record, plan: Plan) -> float:
-        """Expected tokens per second of a record under a plan."""
+    def rate(self, record: Record, plan: Plan, *, is_foreseen: bool = False) -> float:
+        """Expected tokens per second of a record under a plan; `is_foreseen` does without the record's own counts."""
         running = self.lane.max_running if record.num_running is None else record.num_running
         scene = (Occupancy(running, 0, True).batch, context_bucket(record.features.num_prompt_tokens))
         if plan.is_off:
             return 1 / self.learner.rounds.forwards(self.lane, *scene)[0]
         curve = self.learner.acceptance.curve(_cell(record, plan.drafter))
         seconds = self.learner.rounds.round_s(self.lane, plan.drafter, scene, curve.fill)
-        return _tokens(record, plan, curve) / seconds[plan.k]
+        tokens = curve.tokens[plan.k] if is_foreseen else _tokens(record, plan, curve)
+        return tokens / seconds[plan.k]
 
     def replay(self, records: Sequence[Record], policies: PolicySet, fixed: Plan | None = None) -> Iterator[Replayed]:
         """Decide every record anew, or give all of them one plan."""
@@ -121,11 +122,10 @@ class Advice:
 
     workload: str
     num_records: int
-    drafter: str | None
-    """None when plain decoding is best."""
-    max_k: int
+    max_k: dict[str, int]
+    """By drafter that is worth allowing; empty when plain decoding is best."""
     max_temperature: float | None
-    """Above it no plan gained."""
+    """Above it no plan gained; None when there is no such bound."""
     gain: float
     """Expected tokens per second over those of the recorded plans."""
     margin: float
@@ -134,7 +134,7 @@ class Advice:
 
 
 def advise(evaluator: Evaluator, records: Sequence[Record]) -> list[Advice]:
-    """For each workload the drafter and k that would have been fastest, hot requests left out where none gains."""
+    """For each workload the least limits within which the choice request by request loses nothing."""
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         groups[record.workload].append(record)
@@ -143,29 +143,38 @@ def advise(evaluator: Evaluator, records: Sequence[Record]) -> list[Advice]:
 
 def _advise(evaluator: Evaluator, workload: str, records: Sequence[Record]) -> Advice:
     # Only drafters that ran here have shown anything; others are for exploration to try.
-    drafters = {record.plan.drafter for record in records if not record.plan.is_off and record.stats is not None}
-    abilities = [ability for ability in evaluator.lane.drafters if ability.drafter in drafters]
-    plans = [PLAN_OFF, *(Plan(ability.drafter, k) for ability in abilities for k in ability.ks)]
-    best = max(plans, key=lambda plan: _speed([evaluator.rate(record, plan) for record in records]))
-    cool = [r.features.temperature for r in records if evaluator.rate(r, best) > evaluator.rate(r, PLAN_OFF)]
-    limit = max(cool, default=0.0)
-    taken = [best if record.features.temperature <= limit else PLAN_OFF for record in records]
-    gains = [
-        evaluator.rate(record, plan) / evaluator.rate(record, record.plan)
-        for record, plan in zip(records, taken, strict=True)
-    ]
-    margin = 1.96 * stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
-    hottest = max(record.features.temperature for record in records)
+    ran = {record.plan.drafter for record in records if not record.plan.is_off and record.stats is not None}
+    plans = [Plan(a.drafter, k) for a in evaluator.lane.drafters if a.drafter in ran for k in a.ks]
+    best = _choices(evaluator, records, plans)
+    speed = _speed([evaluator.rate(record, plan) for record, plan in zip(records, best, strict=True)])
+    for most in range(MAX_K + 1):
+        taken = _choices(evaluator, records, [plan for plan in plans if plan.k <= most])
+        rates = [evaluator.rate(record, plan) for record, plan in zip(records, taken, strict=True)]
+        if _speed(rates) >= _GOOD_ENOUGH * speed:
+            break
+    gains = [rate / evaluator.rate(record, record.plan) for record, rate in zip(records, rates, strict=True)]
+    hot = [record.features.temperature for record in records]
+    cool = [t for t, plan in zip(hot, taken, strict=True) if not plan.is_off]
     return Advice(
         workload,
         len(records),
-        None if best.is_off else best.drafter,
-        best.k,
-        limit if not best.is_off and limit < hottest else None,
+        {name: max(p.k for p in taken if p.drafter == name) for name in {p.drafter for p in taken if not p.is_off}},
+        max(cool) if cool and max(cool) < max(hot) else None,
         fmean(gains),
-        margin,
-        tuple(_hints(records, best)),
+        1.96 * stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf,
+        tuple(_hints(records, most)),
     )
+
+
+#: The share of the best speed that limits must keep.
+_GOOD_ENOUGH = 0.995
+
+
+def _choices(evaluator: Evaluator, records: Sequence[Record], plans: Sequence[Plan]) -> list[Plan]:
+    """The plan that each record would have been given, from what all records have shown."""
+    return [
+        max((PLAN_OFF, *plans), key=lambda plan: evaluator.rate(record, plan, is_foreseen=True)) for record in records
+    ]
 
 
 def _speed(rates: Sequence[float]) -> float:
@@ -173,7 +182,7 @@ def _speed(rates: Sequence[float]) -> float:
     return len(rates) / sum(1 / rate for rate in rates)
 
 
-def _hints(records: Sequence[Record], best: Plan) -> Iterator[str]:
+def _hints(records: Sequence[Record], most: int) -> Iterator[str]:
     """The field's rules of thumb, where the records speak for them."""
     measured = [(record, record.stats) for record in records if record.stats is not None]
     if measured:
@@ -182,8 +191,8 @@ def _hints(records: Sequence[Record], best: Plan) -> Iterator[str]:
         if accepted < 0.5:
             yield f"{accepted:.0%} of the drafts asked for were accepted: a better drafter would help more than any k"
         largest = max(record.plan.k for record, _ in measured)
-        if 0 < best.k < largest:
-            yield f"k {largest} is too large: drafts beyond {best.k} are accepted too seldom to pay for their rows"
+        if most < largest:
+            yield f"k {largest} is too large: drafts beyond {most} are accepted too seldom to pay for their rows"
     if median(record.features.temperature for record in records) > 0.8:
         yield "most requests are hot: deterministic drafts lose more than half of their acceptance there"
     running = [record.num_running for record in records if record.num_running is not None]
@@ -201,9 +210,9 @@ def to_yaml(advice: Advice) -> str:
         "version: 1",
         f'workload: "{advice.workload}"',
     ]
-    if advice.drafter is None:
+    if not advice.max_k:
         return "\n".join([*lines, "drafters: {}", ""])
-    lines += ["drafters:", f"  {advice.drafter}: {{max_k: {advice.max_k}}}"]
+    lines += ["drafters:", *(f"  {name}: {{max_k: {k}}}" for name, k in sorted(advice.max_k.items()))]
     if advice.max_temperature is not None:
         lines.append(f"temperature: [{{max: {advice.max_temperature:g}}}]")
     return "\n".join([*lines, ""])
