@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +17,7 @@ from outrider.core import Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
+from outrider.dispatch.learning import LearningStore
 from outrider.errors import ConfigError
 from outrider.gateway.boundary import add_headers, boundary
 from outrider.gateway.routes import Routes
@@ -27,11 +28,14 @@ from outrider.runtimes.load import LaneWatch
 from outrider.runtimes.pool import Pool
 from outrider.runtimes.supervisor import Supervisor, engine_command
 from outrider.telemetry.metrics import Metrics
+from outrider.version import __version__
 
 logger = logging.getLogger(__name__)
 
 #: Cancelled handlers get this long to unwind.
 _UNWIND_S = 0.25
+#: Seconds between two writes of what was learnt.
+_SAVE_INTERVAL_S = 60.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -71,8 +75,11 @@ def build(
     pool = Pool(lanes if lanes is not None else [supervisor.lane for supervisor in supervisors])
     admission = Admission(config.admission)
     directory = config.policy.directory or packaged_data("policies")
-    policies = load_policies(Source([directory], config.policy.default, env=environment()))
+    store = None if config.policy.learning is None else LearningStore(config.policy.learning)
+    learner = None if store is None else store.load(_learning_key(config))
+    policies = load_policies(Source([directory], config.policy.default, env=environment()), learner)
     dispatcher = Dispatcher(admission, pool, client, policies, metrics, on_outcome)
+    dispatcher.store = store
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
     limit = config.server.max_body_bytes
     app = web.Application(middlewares=[boundary(metrics)], client_max_size=limit)
@@ -80,7 +87,31 @@ def build(
     app[GATEWAY] = Gateway(pool, admission, dispatcher, client, metrics, supervisors)
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.extend([_client_open, _lanes_running])
+    if store is not None:
+        app.cleanup_ctx.append(partial(_learning_kept, store, _learning_key(config)))
     return app
+
+
+def _learning_key(config: Config) -> dict[str, str]:
+    """What is learnt holds for these lanes and this build, and is begun anew on others."""
+    return {"build": __version__, "lanes": str(config.lanes)}
+
+
+async def _learning_kept(store: LearningStore, key: Mapping[str, str], app: web.Application) -> AsyncIterator[None]:
+    """Save now and then, and at the end."""
+    dispatcher = app[GATEWAY].dispatcher
+
+    async def save_regularly() -> None:
+        while True:
+            await asyncio.sleep(_SAVE_INTERVAL_S)
+            store.save(dispatcher.policies.learner, key)
+
+    task = asyncio.create_task(save_regularly())
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    store.save(dispatcher.policies.learner, key)
+    store.close()
 
 
 def _supervise(config: Config, metrics: Metrics) -> list[Supervisor]:

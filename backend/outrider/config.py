@@ -48,6 +48,8 @@ class PolicySection(Section):
     """Folder of `*.yaml`; None means the policies that ship with the package."""
     default: str = "default"
     """Workload that decides when no other matches."""
+    learning: Path | None = None
+    """SQLite file of what is learnt, kept over restarts, and of the last requests; None: no file."""
 
 
 class LaneSection(Section):

@@ -56,13 +56,16 @@ def test_what_was_learnt_survives_a_restart(tmp_path: Path):
 
 
 def test_records_are_kept_in_order_and_can_be_replayed(tmp_path: Path):
-    """As they were written, and readable as records."""
+    """Written with the next save, and readable as records."""
     _, decision = decided()
     store = LearningStore(tmp_path / "learnt.sqlite")
     for _ in range(3):
-        store.record(record_of(decision, finished()))
+        store.record(decision, finished())
+    assert list(store.records()) == []
+    store.save(Learner(), KEY)
     found = list(store.records())
     store.close()
+    assert found[0] == json.loads(json.dumps(record_of(decision, finished())))
     assert len(found) == 3
     record = Record.from_wire(json.loads(json.dumps(found[0])))
     assert (record.plan, record.stats, record.num_running) == (decision.plan, STATS, 1)

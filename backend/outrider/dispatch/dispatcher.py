@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from outrider.core import DRAFTERS, LaneAbility, LaneView, Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
-from outrider.dispatch.learning import feedback_of
+from outrider.dispatch.learning import LearningStore, feedback_of
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneUnavailable
 from outrider.policy.decide import Decision, Origin, PolicySet
@@ -44,6 +44,8 @@ class Dispatcher:
         self._client = client
         self.policies = policies
         """Replaced as a whole when the files are read anew."""
+        self.store: LearningStore | None = None
+        """Where finished requests are recorded; None records none."""
         self._abilities: dict[str, LaneAbility] = {}
         self._metrics = metrics
         self._on_outcome = on_outcome
@@ -115,6 +117,8 @@ class Dispatcher:
         feedback = feedback_of(outcome)
         if decision is not None and feedback is not None:
             self.policies.learn(decision, feedback)
+            if self.store is not None:
+                self.store.record(decision, outcome)
         logger.info(
             "request %s %s: %d %s in %.3f s",
             call.request_id, call.path, outcome.status, outcome.error_code or "ok", outcome.total_s,

@@ -47,7 +47,7 @@ class LearningStore:
     """One SQLite file: what was learnt, and the last requests. ConfigError when it cannot be used."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._pending: list[tuple[str]] = []
         try:
             self._db = sqlite3.connect(path)
             with self._db:
@@ -62,16 +62,17 @@ class LearningStore:
         return Learner.from_state(None if row is None else json.loads(row[0]), dict(key))
 
     def save(self, learner: Learner, key: Mapping[str, str]) -> None:
-        """Replace what is stored, in one transaction."""
+        """Replace what was learnt and add the requests since the last time, in one transaction."""
         state = json.dumps(learner.to_state(dict(key)))
+        rows, self._pending = self._pending, []
         with self._db:
             self._db.execute("INSERT OR REPLACE INTO learnt VALUES (1, ?)", (state,))
+            self._db.executemany("INSERT INTO records (record) VALUES (?)", rows)
+            self._db.execute("DELETE FROM records WHERE id <= (SELECT max(id) FROM records) - ?", (_MAX_RECORDS,))
 
-    def record(self, record: Mapping[str, Any]) -> None:
-        """Keep one request."""
-        with self._db:
-            new = self._db.execute("INSERT INTO records (record) VALUES (?)", (json.dumps(record),)).lastrowid
-            self._db.execute("DELETE FROM records WHERE id <= ?", ((new or 0) - _MAX_RECORDS,))
+    def record(self, decision: Decision, outcome: Outcome) -> None:
+        """Keep one request; written with the next `save`, since a request must not wait for the disk."""
+        self._pending.append((json.dumps(record_of(decision, outcome)),))
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The kept requests, oldest first."""
