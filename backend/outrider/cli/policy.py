@@ -166,7 +166,7 @@ def tune(
 
 @app.command()
 def speed(decisions: Annotated[int, typer.Option(min=100, help="Decisions per row.")] = 20_000) -> None:
-    """Microseconds of one decision with 8 lanes and 7 drafters."""
+    """CPU time of one decision with 8 lanes and 7 drafters; other processes do not count."""
     from outrider.cli.policy_lab import decision_times
 
     for name, learns in (("nothing new learnt", False), ("every answer learnt", True)):
