@@ -16,7 +16,7 @@ from outrider.policy.features import Features
 from outrider.policy.learning import Learner
 from outrider.policy.limits import Band, WorkloadPolicy
 from outrider.policy.options import Entry, Menu, Row
-from outrider.policy.rounds import context_bucket, occupancy
+from outrider.policy.rounds import Occupancy, context_bucket, occupancy
 
 #: Kinds of requests, and menus of one kind, that are remembered.
 _MAX_KINDS, _MAX_ROWS = 4096, 1024
@@ -43,7 +43,7 @@ class Kind:
     curves: dict[tuple[str, bool], tuple[int, Curve]] = field(default_factory=dict)
     """By drafter and whether it is sampled: the curve, and the stamp of when it was worked out."""
     menus: dict[tuple[int, int, int, float, float], Menu] = field(default_factory=dict)
-    verdicts: dict[LaneAbility, tuple[tuple[str, str] | None, bool]] = field(default_factory=dict)
+    rows: dict[tuple[LaneAbility, Occupancy], Row] = field(default_factory=dict)
 
     @property
     def is_fixed(self) -> bool:
@@ -114,29 +114,35 @@ class Surveyor:
                 kind.curves[key] = (kind.curves[key][0], curve)
             else:
                 kind.menus.clear()
+                kind.rows.clear()
 
     def rows(self, kind: Kind, features: Features, lanes: Sequence[LaneView], now_s: float) -> list[Row]:
         """What each lane can do for a request of this kind, in the order of the lanes."""
-        if max(len(kind.menus), len(kind.verdicts)) >= _MAX_ROWS:
+        if max(len(kind.menus), len(kind.rows)) >= _MAX_ROWS:
             kind.menus.clear()
-            kind.verdicts.clear()
-        policy, factors = kind.policy, self._learner.rounds.factors
+            kind.rows.clear()
+        factors, max_age_s = self._learner.rounds.factors, kind.policy.load_max_age_s
+        num_tokens = features.num_prompt_tokens
         rows = []
         for view in lanes:
             ability = view.ability
-            seen = occupancy(view, now_s, policy.load_max_age_s)
-            others = seen.num_running + seen.num_waiting - 1
-            cap = min(kind.cap, _cap(policy.load, others)) if policy.load else kind.cap
-            share = kind.share if others else 1.0
-            key = (id(ability.drafters), id(ability.cost), seen.batch, cap, share)
-            menu = kind.menus.get(key)
-            if menu is None:
-                menu = kind.menus[key] = self._menu(kind, ability, seen.batch, (cap, share))
-            verdict = kind.verdicts.get(ability)
-            if verdict is None:
-                verdict = kind.verdicts[ability] = _verdict(kind, ability)
-            rows.append(Row(ability, seen, menu, factors(ability), *verdict, features.num_prompt_tokens))
+            seen = occupancy(view, now_s, max_age_s)
+            row = kind.rows.get((ability, seen))
+            known = factors(ability)
+            if row is None or row.factors is not known or (row.menu.is_bounded and row.num_tokens != num_tokens):
+                row = kind.rows[ability, seen] = self._row(kind, ability, seen, num_tokens)
+            rows.append(row)
         return rows
+
+    def _row(self, kind: Kind, ability: LaneAbility, seen: Occupancy, num_tokens: int) -> Row:
+        cap = min(kind.cap, _cap(kind.policy.load, seen.num_others))
+        caps = (cap, kind.share if seen.num_others else 1.0)
+        key = (id(ability.drafters), id(ability.cost), seen.batch, *caps)
+        menu = kind.menus.get(key)
+        if menu is None:
+            menu = kind.menus[key] = self._menu(kind, ability, seen.batch, caps)
+        factors = self._learner.rounds.factors(ability)
+        return Row(ability, seen, menu, factors, *_verdict(kind, ability), num_tokens)
 
     def _menu(self, kind: Kind, ability: LaneAbility, batch: int, caps: tuple[float, float]) -> Menu:
         plain_rate = 1 / self._learner.rounds.forwards(ability, batch, kind.context)[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from outrider.core import OFF, DrafterAbility, LaneAbility
@@ -68,7 +70,8 @@ class Menu(NamedTuple):
     """Some drafter was made for a bounded context."""
 
 
-class Row(NamedTuple):
+@dataclass(slots=True)
+class Row:
     """One lane at its load. `factors` are what rates are multiplied by: of plain decoding, then of each drafter."""
 
     lane: LaneAbility
@@ -80,18 +83,20 @@ class Row(NamedTuple):
     is_served: bool
     num_tokens: int
     """Of the prompt."""
+    plain_rate: float = field(init=False)
+    """Tokens per second of plain decoding; 0 when the lane has none."""
+    fastest: tuple[float, Entry] | None = field(init=False)
+    """Of all drafters, with its tokens per second."""
+
+    def __post_init__(self) -> None:
+        has_plain = self.is_served and self.lane.has_plain
+        self.plain_rate = self.menu.plain_rate * self.factors[0] * self.share if has_plain else 0.0
+        self.fastest = self._fastest(self.usable())
 
     @property
     def share(self) -> float:
         """What waiting in the lane's queue leaves of the speed: the queue moves on as answers end."""
         return self.lane.max_running / (self.lane.max_running + self.seen.num_waiting)
-
-    @property
-    def plain_rate(self) -> float:
-        """Tokens per second of plain decoding; 0 when the lane has none."""
-        if not (self.is_served and self.lane.has_plain):
-            return 0.0
-        return self.menu.plain_rate * self.factors[0] * self.share
 
     @property
     def plain(self) -> Option:
@@ -110,16 +115,12 @@ class Row(NamedTuple):
         ]
 
     def best(self, shut: Collection[str]) -> tuple[float, Entry] | None:
-        """The fastest of the usable ones, with its tokens per second."""
-        if self.refusal is not None:
-            return None
-        best, best_rate, factors = None, 0.0, self.factors
-        is_bounded = bool(shut) or self.menu.is_bounded
-        for entry in self.usable(shut) if is_bounded else self.menu.entries:
-            rate = entry[3] * factors[entry[0] + 1]
-            if rate > best_rate:
-                best, best_rate = entry, rate
-        return None if best is None else (best_rate * self.share, best)
+        """The fastest without `shut` drafters."""
+        return self._fastest(self.usable(shut)) if shut else self.fastest
+
+    def _fastest(self, entries: Iterable[Entry]) -> tuple[float, Entry] | None:
+        rated = [(entry.rate * self.factors[entry.place + 1] * self.share, entry) for entry in entries]
+        return max(rated, key=itemgetter(0), default=None)
 
     def option(self, entry: Entry, k: int | None = None) -> Option:
         """An entry, with its own or another k."""
