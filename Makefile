@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JSON_ARG = $(if $(JSON),--json $(JSON))
 
-.PHONY: demo serve test check bench model format lock clean
+.PHONY: demo serve test test-sglang sglang-env check bench bench-gateway model format lock clean
 
 demo: model
 	@$(BIN)/outrider demo
@@ -14,10 +14,22 @@ serve: model
 	@$(BIN)/outrider serve $(ARGS)
 
 test: model
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -m "not sglang" $(ARGS)
+
+# Real SGLang on a CPU: its environment (1.5 GB, some minutes, once), and the tests of lanes that need it.
+sglang-env: $(READY)
+	@$(BIN)/outrider lanes env
+
+# Where it cannot be built the tests are skipped, and say so.
+test-sglang: model
+	-@$(BIN)/outrider lanes env
+	$(BIN)/python -m pytest -m sglang tests/sglang tests/contract tests/e2e $(ARGS)
 
 bench: model
-	@$(BIN)/outrider bench engine $(JSON_ARG) $(ARGS)
+	@$(BIN)/outrider bench engine --suite policy $(JSON_ARG) $(ARGS)
+
+bench-gateway: $(READY)
+	@$(BIN)/outrider bench gateway $(JSON_ARG) $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .

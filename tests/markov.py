@@ -56,7 +56,13 @@ def write_markov_checkpoint(folder: Path, log_probs: np.ndarray) -> None:
 def write_ending_checkpoint(folder: Path, log_probs: np.ndarray) -> None:
     """The same with an end token, and with a tokenizer that knows its tokens' bytes, as real models have them."""
     write_markov_checkpoint(folder, log_probs)
-    (folder / "config.json").write_text(json.dumps(_CONFIG | {"eos_token_id": EOS}))
+    add_end(folder)
+
+
+def add_end(folder: Path) -> None:
+    """Give a checkpoint with the toy's tokenizer what grammars need: an end token, and tokens as bytes."""
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"eos_token_id": EOS}))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import sys
 import time
 
@@ -168,6 +169,52 @@ async def test_run_serves_until_a_signal():
     settings = config().model_copy(update={"lanes": lanes})
     await asyncio.wait_for(run(settings, on_ready=on_ready), 30)
     assert seen == [200]
+
+
+async def test_sighup_reads_policies_again(tmp_path):
+    """The next request is decided by the new file; a wrong one is refused and the last good one stays."""
+    policy = "version: 1\nworkload: %s\ndescription: a test\ndrafters: {}\n"
+    file = tmp_path / "default.yaml"
+    file.write_text(policy % "default")
+    seen = []
+
+    async def on_ready(gateway):
+        (tmp_path / "more.yaml").write_text(policy % "more")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await eventually(lambda: gateway.dispatcher.policies.workloads == ("default", "more"))
+        file.write_text("rulez: 1\n")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await eventually(lambda: b'outrider_reloads_total{result="refused"} 1.0' in gateway.metrics.render({}))
+        seen.append(gateway.dispatcher.policies.workloads)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = config().model_copy(
+        update={"lanes": (LaneSection(model="/no/such/model"),), "policy": PolicySection(directory=tmp_path)}
+    )
+    await asyncio.wait_for(run(settings, on_ready=on_ready), 30)
+    assert seen == [("default", "more")]
+
+
+async def test_with_a_certificate_it_serves_https(tmp_path):
+    """The address says so, and plain HTTP is not answered; a file that is no certificate stops the start."""
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made = await asyncio.create_subprocess_exec(
+        *command, "-keyout", str(key), "-out", str(certificate), stderr=asyncio.subprocess.DEVNULL
+    )
+    assert await made.wait() == 0
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    async with serving(config(tls_certificate=certificate, tls_key=key), lanes=[]) as gateway:
+        assert gateway.url.startswith("https://")
+        async with aiohttp.ClientSession() as http:
+            async with http.get(gateway.url + "/live", ssl=trusting) as response:
+                assert response.status == 200
+            with pytest.raises(aiohttp.ClientError):
+                await http.get(gateway.url.replace("https", "http") + "/live")
+    with pytest.raises(ConfigError, match="tls_certificate"):
+        async with serving(config(tls_certificate=tmp_path / "none.pem"), lanes=[]):
+            pass
 
 
 def children_of(pid):

@@ -100,3 +100,21 @@ def test_any_split_gives_the_same_events_and_raw_is_the_stream(body: bytes, cuts
     assert events == decode(stream)
     assert events == decode(*(bytes([byte]) for byte in stream))
     assert b"".join(event.raw for event in events) == stream
+
+
+_WHOLE_STREAM = b"".join([
+    b": ping\r\n\r\n",
+    'data: {"choices":[{"delta":{"content":"grüße 世界 🎉"}}]}\n\n'.encode(),
+    b'event: x\r\nid: 1\r\ndata: {"two":\r\ndata: "lines"}\r\n\r\n',
+    b"data: a\n\ndata: b\n\n: note\n\ndata: [DONE]\n\n",
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_split_at_every_byte(size: int) -> None:
+    """Inside characters, line ends, names and numbers: two cuts at every distance give the same events."""
+    whole = decode(_WHOLE_STREAM)
+    assert len(whole) == 7
+    for at in range(len(_WHOLE_STREAM)):
+        pieces = _WHOLE_STREAM[:at], _WHOLE_STREAM[at : at + size], _WHOLE_STREAM[at + size :]
+        assert decode(*pieces) == whole

@@ -5,37 +5,54 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+import ssl
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 from aiohttp import web
 
-from outrider.config import Config, ServerSection, environment, packaged_data
+from outrider.config import (
+    Config,
+    LaneSection,
+    ServerSection,
+    SGLangSection,
+    UrlSection,
+    cache_dir,
+    inherited_environment,
+    load_keys,
+    packaged_data,
+)
 from outrider.core import Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
-from outrider.dispatch.learning import LearningStore
-from outrider.errors import ConfigError
+from outrider.dispatch.keys import KeyRing
+from outrider.dispatch.learning import LearningStore, kept, learning_key
+from outrider.errors import ConfigError, SetupError
+from outrider.gateway.access import guard
 from outrider.gateway.boundary import add_headers, boundary
 from outrider.gateway.routes import Routes
-from outrider.policy.loader import Source, load_policies
+from outrider.policy.loader import Source
+from outrider.policy.reload import PolicyFiles
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
+from outrider.runtimes.launch import engine_launch, sglang_launch
 from outrider.runtimes.load import LaneWatch
 from outrider.runtimes.pool import Pool
-from outrider.runtimes.supervisor import Supervisor, engine_command
+from outrider.runtimes.process import Log
+from outrider.runtimes.roll import Roll
+from outrider.runtimes.supervisor import Supervisor
 from outrider.telemetry.metrics import Metrics
-from outrider.version import __version__
 
 logger = logging.getLogger(__name__)
 
 #: Cancelled handlers get this long to unwind.
 _UNWIND_S = 0.25
-#: Seconds between two writes of what was learnt.
-_SAVE_INTERVAL_S = 60.0
+_LAG_INTERVAL_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -49,9 +66,30 @@ class Gateway:
     client: LaneClient
     metrics: Metrics
     supervisors: tuple[Supervisor, ...]
+    keys: KeyRing
+    config: Config
+    rolls: tuple[Roll, ...] = ()
     url: str = ""
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     """Set: do not wait for running requests on shutdown."""
+
+    def reload(self) -> str | None:
+        """Read policies and keys again. What is wrong is returned and nothing changes: the last good ones stay."""
+        try:
+            sections = load_keys(self.config.auth)
+        except SetupError as error:
+            return self._refused(error.message)
+        files = self.dispatcher.files
+        if not files.reload():
+            return self._refused(files.problem)
+        self.keys.replace(sections, time.monotonic())
+        self.metrics.reloaded(True)
+        return None
+
+    def _refused(self, problem: str | None) -> str | None:
+        logger.warning("reload refused: %s", problem)
+        self.metrics.reloaded(False)
+        return problem
 
     def stop_at_once(self) -> None:
         """End running requests and lanes without grace."""
@@ -71,59 +109,62 @@ def build(
     """Make and connect all parts; nothing runs yet. `lanes` replace the configured ones and are not supervised."""
     metrics = Metrics()
     client = LaneClient(metrics)
-    supervisors = () if lanes is not None else tuple(_supervise(config, metrics))
+    sections = config.lanes if lanes is None else ()
+    supervisors = tuple(_supervisor(one, metrics) for one in sections if not isinstance(one, UrlSection))
     pool = Pool(lanes if lanes is not None else [supervisor.lane for supervisor in supervisors])
+    rolls = tuple(Roll(one, pool, client) for one in sections if isinstance(one, UrlSection))
     admission = Admission(config.admission)
-    directory = config.policy.directory or packaged_data("policies")
     store = None if config.policy.learning is None else LearningStore(config.policy.learning)
-    learner = None if store is None else store.load(_learning_key(config))
-    policies = load_policies(Source([directory], config.policy.default, env=environment()), learner)
-    dispatcher = Dispatcher(admission, pool, client, policies, metrics, on_outcome)
+    learner = None if store is None else store.load(learning_key(config))
+    directory = config.policy.directory or packaged_data("policies")
+    files = PolicyFiles(Source([directory], config.policy.default, env=inherited_environment()), learner)
+    dispatcher = Dispatcher(admission, pool, client, files, metrics, on_outcome)
     dispatcher.store = store
+    keys = KeyRing(load_keys(config.auth), time.monotonic())
+    gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
-    limit = config.server.max_body_bytes
-    app = web.Application(middlewares=[boundary(metrics)], client_max_size=limit)
-    Routes(dispatcher, pool, metrics, workloads=policies.workloads, max_body_bytes=limit).add_to(app.router)
-    app[GATEWAY] = Gateway(pool, admission, dispatcher, client, metrics, supervisors)
+    app = web.Application(middlewares=[boundary(metrics), guard(keys)], client_max_size=config.server.max_body_bytes)
+    Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload).add_to(app.router)
+    app[GATEWAY] = gateway
     app.on_response_prepare.append(add_headers)
-    app.cleanup_ctx.extend([_client_open, _lanes_running])
+    app.cleanup_ctx.extend([_client_open, _lanes_running, _loop_watched])
     if store is not None:
-        app.cleanup_ctx.append(partial(_learning_kept, store, _learning_key(config)))
+        app.cleanup_ctx.append(lambda _: kept(store, files.learner, learning_key(config)))
     return app
 
 
-def _learning_key(config: Config) -> dict[str, str]:
-    """What is learnt holds for these lanes and this build, and is begun anew on others."""
-    return {"build": __version__, "lanes": str(config.lanes)}
+def _supervisor(section: LaneSection | SGLangSection, metrics: Metrics) -> Supervisor:
+    """Of the process that a profile describes."""
+    if isinstance(section, LaneSection):
+        lane, launch, log = Lane(section.name), partial(engine_launch, section), Log()
+    else:
+        inherited = inherited_environment()
+        lane = Lane(section.name, profile=section)
+        launch = partial(sglang_launch, section, locate=located, inherited=inherited)
+        log = Log(cache_dir() / "logs" / f"{section.name}.log")
+    return Supervisor(lane, launch, metrics, ready_timeout_s=section.ready_timeout_s, log=log)
 
 
-async def _learning_kept(store: LearningStore, key: Mapping[str, str], app: web.Application) -> AsyncIterator[None]:
-    """Save now and then, and at the end."""
-    dispatcher = app[GATEWAY].dispatcher
+def located(model: str) -> str:
+    """The folder of a pulled model; any other name as it is, for SGLang to find."""
+    from outrider.engine.pull import CATALOG, locate
 
-    async def save_regularly() -> None:
-        while True:
-            await asyncio.sleep(_SAVE_INTERVAL_S)
-            store.save(dispatcher.policies.learner, key)
-
-    task = asyncio.create_task(save_regularly())
-    yield
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    store.save(dispatcher.policies.learner, key)
-    store.close()
+    return str(locate(model, cache_dir())) if model in CATALOG else model
 
 
-def _supervise(config: Config, metrics: Metrics) -> list[Supervisor]:
-    return [
-        Supervisor(
-            Lane(section.name),
-            partial(engine_command, section),
-            metrics,
-            ready_timeout_s=section.ready_timeout_s,
-        )
-        for section in config.lanes
-    ]
+@asynccontextmanager
+async def looking_after(config: Config, *, has_processes: bool = True) -> AsyncIterator[Gateway]:
+    """The lanes of a configuration for the block, without the HTTP edge; those that we launch only when asked."""
+    lanes = config.lanes if has_processes else tuple(one for one in config.lanes if isinstance(one, UrlSection))
+    if not lanes:
+        raise ConfigError("the configuration has no lane of the kind url")
+    app = build(config.model_copy(update={"lanes": lanes}))
+    app.freeze()
+    try:
+        await app.startup()
+        yield app[GATEWAY]
+    finally:
+        await app.cleanup()
 
 
 async def _client_open(app: web.Application) -> AsyncIterator[None]:
@@ -133,7 +174,8 @@ async def _client_open(app: web.Application) -> AsyncIterator[None]:
 
 async def _lanes_running(app: web.Application) -> AsyncIterator[None]:
     gateway = app[GATEWAY]
-    jobs = [supervisor.run() for supervisor in gateway.supervisors]
+    jobs: list[Coroutine[None, None, None]] = [supervisor.run() for supervisor in gateway.supervisors]
+    jobs += [roll.run() for roll in gateway.rolls]
     jobs += [LaneWatch(lane, gateway.client).run() for lane in gateway.pool.lanes]
     tasks = [asyncio.create_task(job) for job in jobs]
     for task in tasks:
@@ -142,6 +184,22 @@ async def _lanes_running(app: web.Application) -> AsyncIterator[None]:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _loop_watched(app: web.Application) -> AsyncIterator[None]:
+    """Measure how late the event loop is."""
+    metrics = app[GATEWAY].metrics
+
+    async def watch() -> None:
+        while True:
+            due_s = time.monotonic() + _LAG_INTERVAL_S
+            await asyncio.sleep(_LAG_INTERVAL_S)
+            metrics.loop_lagged(max(time.monotonic() - due_s, 0.0))
+
+    task = asyncio.create_task(watch())
+    yield
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
@@ -163,13 +221,15 @@ async def serving(
     config = config or Config()
     app = build(config, lanes, on_outcome)
     # Without handler_cancellation a client that leaves would not be noticed before the next write.
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_UNWIND_S)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_UNWIND_S,
+        max_line_size=config.server.max_header_bytes, max_field_size=config.server.max_header_bytes)  # fmt: skip
     await runner.setup()
     try:
         await _listen(runner, config.server)
         gateway = app[GATEWAY]
         host, port = runner.addresses[0][:2]
-        gateway.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        scheme = "http" if config.server.tls_certificate is None else "https"
+        gateway.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         yield gateway
     finally:
         await _shut_down(runner, app[GATEWAY], config.server.shutdown_grace_s)
@@ -177,9 +237,20 @@ async def serving(
 
 async def _listen(runner: web.AppRunner, server: ServerSection) -> None:
     try:
-        await web.TCPSite(runner, server.host, server.port).start()
+        await web.TCPSite(runner, server.host, server.port, ssl_context=_tls(server)).start()
     except OSError as error:
         raise ConfigError(f"cannot listen on {server.host}:{server.port}: {error.strerror}") from error
+
+
+def _tls(server: ServerSection) -> ssl.SSLContext | None:
+    if server.tls_certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(server.tls_certificate, server.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"server.tls_certificate: {server.tls_certificate} cannot be used: {error}") from error
+    return context
 
 
 async def _shut_down(runner: web.AppRunner, gateway: Gateway, grace_s: float) -> None:
@@ -216,6 +287,8 @@ async def run(config: Config, *, on_ready: Callable[[Gateway], Coroutine[None, N
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, on_signal)
+        if sys.platform != "win32":
+            loop.add_signal_handler(signal.SIGHUP, gateway.reload)
         beside = None if on_ready is None else asyncio.create_task(on_ready(gateway))
         await stop.wait()
         if beside is not None:

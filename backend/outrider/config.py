@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
+from outrider.core import Priority
 from outrider.errors import ConfigError
+from outrider.profiles import DEFAULT_MODEL as DEFAULT_MODEL
+from outrider.profiles import AnyLane, Section
+from outrider.profiles import LaneSection as LaneSection
+from outrider.profiles import SGLangSection as SGLangSection
+from outrider.profiles import UrlSection as UrlSection
 
-DEFAULT_MODEL = "smollm2-135m-instruct"
+_T = TypeVar("_T")
 
-
-class Section(BaseModel):
-    """Base of all sections: unknown keys stop the start."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+_SHARES: Mapping[Priority, float] = {"interactive": 8, "default": 4, "bulk": 1}
 
 
 class ServerSection(Section):
@@ -28,8 +31,16 @@ class ServerSection(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """0 takes a free port."""
     max_body_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
+    max_header_bytes: Annotated[int, Field(ge=256)] = 8190
+    """Of one header, its name included, and of the request line."""
+    body_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    """How long a body may take to arrive."""
     shutdown_grace_s: Annotated[float, Field(ge=0)] = 10.0
     """How long running requests may finish after the stop signal."""
+    tls_certificate: Path | None = None
+    """PEM file with the certificate chain; with it the gateway serves HTTPS."""
+    tls_key: Path | None = None
+    """PEM file with the private key; None when it stands in the certificate's file."""
 
 
 class AdmissionSection(Section):
@@ -39,6 +50,39 @@ class AdmissionSection(Section):
     """Requests sent to lanes at one time."""
     max_queued: Annotated[int, Field(ge=0)] = 1024
     queue_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    request_timeout_s: Annotated[float, Field(gt=0)] | None = None
+    """Deadline of requests that bring none."""
+    shares: Mapping[Priority, Annotated[float, Field(gt=0)]] = _SHARES
+    """Places that waiting requests of each priority get, in proportion; one that is left out has 1."""
+
+
+class KeySection(Section):
+    """One API key and what it may do. Limits are off when null."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+    """Stands in logs and metrics; the key itself never does."""
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """Hexadecimal SHA-256 of the key."""
+    tenant: str | None = None
+    """Keys of one tenant share its turn in the queue; None takes the key's name."""
+    priority: Priority = "interactive"
+    """The most urgent one that its requests may ask for."""
+    requests_per_min: Annotated[int, Field(ge=1)] | None = None
+    tokens_per_min: Annotated[int, Field(ge=1)] | None = None
+    """Prompt and completion; the prompt is estimated, and charged with the completion when a request ends."""
+    max_concurrent: Annotated[int, Field(ge=1)] | None = None
+    is_admin: bool = False
+    """May use the routes under `/outrider/`."""
+    allowed_fields: tuple[str, ...] = ()
+    """Request fields that are refused by default: SGLang's internal ones."""
+
+
+class AuthSection(Section):
+    """Who may ask. Without any key everybody may, and nobody is an administrator."""
+
+    keys: tuple[KeySection, ...] = ()
+    keys_file: Path | None = None
+    """YAML file with a list like `keys`; read again on SIGHUP."""
 
 
 class PolicySection(Section):
@@ -52,42 +96,43 @@ class PolicySection(Section):
     """SQLite file of what is learnt, kept over restarts, and of the last requests; None: no file."""
 
 
-class LaneSection(Section):
-    """One lane: an embedded engine that the gateway launches."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = "embedded"
-    kind: Literal["embedded"] = "embedded"
-    model: str = DEFAULT_MODEL
-    """Name of a pulled model, or the path of a local Hugging Face folder."""
-    draft_model: str | None = None
-    """A smaller model with the same tokenizer, named like `model`; None means that `draft_model` is not offered."""
-    layer_skip: Path | None = None
-    """Layer set of the drafter `layer_skip`; None takes a default set."""
-    served_model_name: str | None = None
-    """Name in `/v1/models`; None takes the model's own."""
-    max_running: Annotated[int, Field(ge=1, le=256)] = 16
-    max_total_tokens: Annotated[int, Field(ge=256)] = 32768
-    """Size of the key/value cache, in tokens over all running requests."""
-    context_length: Annotated[int, Field(ge=16)] | None = None
-    """None takes the model's own limit."""
-    num_threads: Annotated[int, Field(ge=1)] | None = None
-    """Threads of the tensor library; None leaves its own choice."""
-    ready_timeout_s: Annotated[float, Field(gt=0)] = 180.0
-
-
 class Config(Section):
     """The whole file."""
 
     server: ServerSection = ServerSection()
     admission: AdmissionSection = AdmissionSection()
+    auth: AuthSection = AuthSection()
     policy: PolicySection = PolicySection()
-    lanes: Annotated[tuple[LaneSection, ...], Field(min_length=1)] = (LaneSection(),)
+    lanes: Annotated[tuple[AnyLane, ...], Field(min_length=1)] = (LaneSection(),)
 
 
 def load_config(path: Path | None) -> Config:
     """Read a YAML file (None: the defaults). ConfigError names the file and the key."""
     if path is None:
         return Config()
+    config = _read(path, Config)
+    names = [lane.name for lane in config.lanes]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"{path}: lanes: two lanes have the same name")
+    return config
+
+
+def load_keys(auth: AuthSection) -> tuple[KeySection, ...]:
+    """The keys of the section, of its file, and those in `$OUTRIDER_API_KEY` and `$OUTRIDER_ADMIN_KEY`."""
+    keys = list(auth.keys)
+    if auth.keys_file is not None:
+        keys += _read(auth.keys_file, tuple[KeySection, ...])
+    for name, variable in (("environment", "OUTRIDER_API_KEY"), ("admin", "OUTRIDER_ADMIN_KEY")):
+        if secret := os.environ.get(variable):
+            digest = sha256(secret.encode()).hexdigest()
+            keys.append(KeySection(name=name, sha256=digest, is_admin=name == "admin"))
+    names = [key.name for key in keys]
+    if len(set(names)) != len(names):
+        raise ConfigError("auth: two API keys have the same name")
+    return tuple(keys)
+
+
+def _read(path: Path, kind: type[_T]) -> _T:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -95,19 +140,20 @@ def load_config(path: Path | None) -> Config:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {str(error).replace(chr(10), ' ')}") from error
     try:
-        config = Config.model_validate({} if data is None else data)
+        return TypeAdapter(kind).validate_python({} if data is None else data)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {_first_problem(error)}") from error
-    names = [lane.name for lane in config.lanes]
-    if len(set(names)) != len(names):
-        raise ConfigError(f"{path}: lanes: two lanes have the same name")
-    return config
+        raise ConfigError(f"{path}: {_first_problem(error, kind)}") from error
 
 
-def _first_problem(error: ValidationError) -> str:
+def _first_problem(error: ValidationError, kind: object) -> str:
+    """Of keys the value is not shown: it may be one."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the file"
-    return f"{where}: {first['msg']} (found {first['input']!r})"
+    # After a lane's number pydantic names the member of the union; a key of a file it is not.
+    parts = [part for at, part in enumerate(first["loc"]) if not (at == 2 and first["loc"][0] == "lanes")]
+    where = ".".join(str(part) for part in parts) or "the file"
+    is_secret = kind is not Config or first["loc"][:1] == ("auth",)
+    found = "" if is_secret else f" (found {first['input']!r})"
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}{found}"
 
 
 def cache_dir() -> Path:
@@ -118,9 +164,9 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outrider"
 
 
-def environment() -> Mapping[str, str]:
-    """For what refers to it by name, as policy files do."""
-    return os.environ
+def inherited_environment() -> dict[str, str]:
+    """The environment: lanes are started with it, and policy files may refer to it."""
+    return dict(os.environ)
 
 
 def packaged_data(name: str) -> Path:

@@ -5,7 +5,8 @@ Wire objects are pydantic (the gateway writes them, the SDK reads them); everyth
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args
 
@@ -17,8 +18,8 @@ from outrider.cost import ClosedCost, CostTable
 Task = Literal["code", "edit", "quote", "extract", "summarise", "rag", "translate", "maths", "chat", "creative"]
 TASKS: tuple[str, ...] = get_args(Task)
 
-#: Drafters that this version implements, and the name that stands for none.
-Drafter = Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip"]
+#: Drafters that lanes of some kind have, and the name that stands for none.
+Drafter = Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa"]
 DRAFTERS: tuple[str, ...] = get_args(Drafter)
 OFF: Literal["off"] = "off"
 #: Largest number of draft tokens that a request may ask for per step.
@@ -32,7 +33,10 @@ class Hints(BaseModel):
 
     task: Task | None = None
     """What the text is for; None lets the classifier decide."""
-    drafter: Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip", "off"] | None = None
+    drafter: (
+        Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa", "off"]
+        | None
+    ) = None
     """Fix the drafter; None lets the policy decide, `off` means no speculation."""
     k: Annotated[int, Field(ge=0, le=MAX_K)] | None = None
     """Fix the number of draft tokens per step; 0 means no speculation."""
@@ -141,18 +145,31 @@ class LaneLoad:
     max_running: int
     read_at_s: float
     """`time.monotonic()` of the reading."""
+    token_usage: float | None = None
+    """Share of the key/value cache that is in use, 0..1."""
+    tokens_per_s: float | None = None
 
     @property
     def num_requests(self) -> int:
         return self.num_running + self.num_waiting
 
+    def to_wire(self) -> dict[str, float | None]:
+        """With the reading's age in place of its time."""
+        fields = asdict(self)
+        return fields | {"age_s": round(time.monotonic() - fields.pop("read_at_s"), 3)}
 
-#: What a request can ask of sampling and content that not every verifier honours.
+
+#: What a request can ask of sampling and content that not every lane serves, or not exactly. `top_k_top_p` is both at
+#: once, which SGLang's verification applies one after the other.
 Surface = Literal[
     "temperature", "min_p", "penalties", "logit_bias", "top_k_top_p", "logit_processor", "grammar", "logprobs",
     "seed", "lora", "images",
 ]  # fmt: skip
 SURFACES: frozenset[str] = frozenset(get_args(Surface))
+
+
+#: What a round costs on two cores with 135 M parameters, for lanes on a processor that measured nothing.
+SMALL_CPU = ClosedCost(0.027, 6, 0.06, 0.65)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +201,7 @@ class LaneAbility:
     surfaces: frozenset[str] = SURFACES
     """What it serves at all."""
     exact: frozenset[str] = SURFACES
-    """What its verifier honours exactly."""
+    """What it honours exactly, speculated or not."""
     max_running: int = 16
     """Requests in one batch; the others wait."""
     cost: CostTable | ClosedCost = field(default_factory=ClosedCost)
@@ -197,10 +214,10 @@ class LaneAbility:
         cost: CostTable | ClosedCost | None = None,
         max_running: int = 16,
     ) -> LaneAbility:
-        """An engine of ours, which honours any plan exactly. Without a table: two cores, 135 M parameters."""
+        """An engine of ours with the drafters that it always has or those given; it honours any plan exactly."""
         ks = tuple(range(1, MAX_K + 1))
         abilities = tuple(DrafterAbility(d, ks, is_sampled=d in ("draft_model", "layer_skip")) for d in drafters)
-        return cls(name, abilities, max_running=max_running, cost=cost or ClosedCost(0.027, 6, 0.06, 0.65))
+        return cls(name, abilities, max_running=max_running, cost=cost or SMALL_CPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +238,11 @@ class LaneState(Enum):
     STOPPED = "stopped"  # stopped by us, for good
 
 
+#: Order among waiting requests, the most urgent first.
+Priority = Literal["interactive", "default", "bulk"]
+PRIORITIES: tuple[Priority, ...] = get_args(Priority)
+
+
 @dataclass(slots=True)
 class Outcome:
     """How one request ended; `dispatch` reports exactly one per request."""
@@ -229,8 +251,17 @@ class Outcome:
     """HTTP status; 499 when the client left."""
     error_code: str | None = None
     stats: SpecStats | None = None
+    num_prompt_tokens: int = 0
+    """An estimate; 0 when the request ended before anything was decided."""
     num_completion_tokens: int | None = None
     first_event_s: float | None = None
     """Seconds from arrival to the first event relayed."""
     total_s: float = 0.0
+    num_events: int = 0
+    """Events of a stream that were relayed."""
+    num_slow_gaps: int = 0
+    """Pauses between two events of a stream that a reader notices."""
+    workload: str = "none"
+    """The workload that decided; `none` when the request ended before."""
+    tenant: str = "none"
     phases: dict[str, float] = field(default_factory=dict)

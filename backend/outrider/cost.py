@@ -14,8 +14,27 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 #: Layout of the JSON form.
 VERSION = 1
+#: Draft tokens of the proposals that are timed.
+DRAFTED = 4
 
 Axis = Annotated[tuple[int, ...], Field(min_length=1)]
+
+
+class DraftCost(BaseModel):
+    """What one drafter costs, for one sequence."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first_s: float
+    """Seconds of a proposal of one token."""
+    step_s: float
+    """Seconds that each further draft token adds."""
+    round_s: float
+    """Seconds of a whole round: the proposal of `DRAFTED` tokens, its verification, and all between."""
+    weight_bytes: int = 0
+    """Memory of weights that only this drafter uses."""
+    bytes_per_token: int = 0
+    """Memory of one position of its own cache, outside the target's."""
 
 
 class CostTable(BaseModel):
@@ -35,13 +54,17 @@ class CostTable(BaseModel):
     contexts: Axis
     round_s: tuple[tuple[tuple[float, ...], ...], ...]
     draft_s: dict[str, float]
-    """Seconds of one proposal, by drafter."""
+    """Seconds of one proposal of `DRAFTED` tokens, by drafter."""
+    drafters: dict[str, DraftCost] = {}
+    """The same by draft step, with whole rounds and memory."""
     bytes_per_token: int
     """Memory of one cached position."""
     weight_bytes: int
     """Memory that one forward reads at least once: the packed weights."""
     read_s: float
     """Seconds to read that much memory, measured in the same run."""
+    resident_bytes: int = 0
+    """Memory of the process after the largest rounds."""
 
     @model_validator(mode="after")
     def _rectangular(self) -> CostTable:

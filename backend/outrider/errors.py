@@ -4,6 +4,8 @@ OutriderError
 ├── RequestError                 the caller must change the request
 │   ├── InvalidRequest           400 invalid_request
 │   ├── ContextLengthExceeded    400 context_length_exceeded
+│   ├── Unauthorized             401 invalid_api_key
+│   ├── Forbidden                403 forbidden
 │   ├── ModelNotFound            404 model_not_found
 │   ├── RouteNotFound            404 route_not_found
 │   ├── MethodNotAllowed         405 method_not_allowed
@@ -13,6 +15,9 @@ OutriderError
 ├── ServiceError                 the caller may try again
 │   ├── QueueFull                503 queue_full
 │   ├── QueueTimeout             408 queue_timeout
+│   ├── RequestTimeout           408 request_timeout
+│   ├── RateLimited              429 rate_limit_exceeded
+│   ├── DeadlineExceeded         504 deadline_exceeded
 │   ├── LaneUnavailable          503 lane_unavailable
 │   ├── LaneFailed               502 lane_failed
 │   └── InternalError            500 internal_error
@@ -88,6 +93,22 @@ class ContextLengthExceeded(RequestError):
     code = "context_length_exceeded"
 
 
+class Unauthorized(RequestError):
+    """No API key, or one that is not known."""
+
+    status = 401
+    code = "invalid_api_key"
+    error_type = "authentication_error"
+
+
+class Forbidden(RequestError):
+    """The key is known and may not do this."""
+
+    status = 403
+    code = "forbidden"
+    error_type = "permission_error"
+
+
 class ModelNotFound(RequestError):
     """No lane serves the named model."""
 
@@ -154,6 +175,29 @@ class QueueTimeout(ServiceError):
     error_type = "overloaded_error"
 
 
+class RequestTimeout(ServiceError):
+    """The body did not arrive in the time allowed."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class RateLimited(ServiceError):
+    """A limit of the API key is reached."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+    error_type = "rate_limit_error"
+
+
+class DeadlineExceeded(ServiceError):
+    """The request's own deadline passed before its answer was complete."""
+
+    status = 504
+    code = "deadline_exceeded"
+    is_retryable = False
+
+
 class LaneUnavailable(ServiceError):
     """No lane that could serve the request is ready."""
 
@@ -204,7 +248,8 @@ _BY_CODE: Mapping[str, type[APIError]] = {
     str(kind.code): kind
     for kind in (
         InvalidRequest, ContextLengthExceeded, ModelNotFound, RouteNotFound, MethodNotAllowed, BodyTooLarge,
-        UnsupportedMediaType, QueueFull, QueueTimeout, LaneUnavailable, LaneFailed, InternalError,
+        UnsupportedMediaType, Unauthorized, Forbidden, QueueFull, QueueTimeout, RequestTimeout, RateLimited,
+        DeadlineExceeded, LaneUnavailable, LaneFailed, InternalError,
     )
 }  # fmt: skip
 

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 
 import pytest
 
 from outrider.config import AdmissionSection
-from outrider.dispatch.admission import Admission
-from outrider.errors import QueueFull, QueueTimeout
+from outrider.core import PRIORITIES
+from outrider.dispatch.admission import ANYBODY, Admission, Claim
+from outrider.errors import DeadlineExceeded, QueueFull, QueueTimeout
 
 
 def admission(**limits):
@@ -22,13 +24,13 @@ async def settle():
 class Holder:
     """A task that takes a place and keeps it until told."""
 
-    def __init__(self, gate, order=None, name=None):
+    def __init__(self, gate, order=None, name=None, claim=ANYBODY):
         self.release = asyncio.Event()
         self.has_place = False
-        self.task = asyncio.create_task(self._hold(gate, order, name))
+        self.task = asyncio.create_task(self._hold(gate, order, name, claim))
 
-    async def _hold(self, gate, order, name):
-        async with gate.slot():
+    async def _hold(self, gate, order, name, claim):
+        async with gate.slot(claim):
             self.has_place = True
             if order is not None:
                 order.append(name)
@@ -142,4 +144,52 @@ async def test_many_comings_and_goings_leave_nothing_behind():
         holder.release.set()
         assert gate.num_in_flight <= 3
     await asyncio.gather(*(holder.task for holder in holders), return_exceptions=True)
+    assert (gate.num_in_flight, gate.num_queued) == (0, 0)
+
+
+async def order_of(gate, claims):
+    """The order in which claims that all wait get the only place."""
+    order = []
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(gate.slot())
+        holders = [Holder(gate, order, name, claim) for name, claim in enumerate(claims)]
+        for holder in holders:
+            holder.release.set()
+        await settle()
+    await asyncio.gather(*(holder.task for holder in holders))
+    return order
+
+
+async def test_priorities_share_places_and_none_starves():
+    """In proportion to the shares, however many of the most urgent wait."""
+    gate = admission(shares={"interactive": 3, "default": 2, "bulk": 1})
+    claims = [Claim(priority) for priority in PRIORITIES for _ in range(12)]
+    order = await order_of(gate, claims)
+    first = [claims[name].priority for name in order[:12]]
+    assert {one: first.count(one) for one in PRIORITIES} == {"interactive": 6, "default": 4, "bulk": 2}
+
+
+async def test_tenants_of_one_priority_take_turns():
+    """Ten requests of one do not delay the two of another."""
+    claims = [Claim(tenant="a")] * 10 + [Claim(tenant="b")] * 2
+    order = await order_of(admission(), claims)
+    assert order[:4] == [0, 10, 1, 11]
+
+
+async def test_a_priority_that_was_idle_has_no_credit():
+    """Having asked for nothing gives no right to all places afterwards."""
+    gate = admission(shares={"interactive": 1, "default": 1, "bulk": 1})
+    await order_of(gate, [Claim("bulk")] * 20)
+    claims = [Claim("interactive")] * 6 + [Claim("bulk")] * 6
+    order = await order_of(gate, claims)
+    assert sum(claims[name].priority == "bulk" for name in order[:6]) >= 2
+
+
+async def test_a_deadline_ends_the_wait():
+    """Sooner than the queue's own limit, with its own error."""
+    gate = admission(queue_timeout_s=5)
+    async with gate.slot():
+        with pytest.raises(DeadlineExceeded):
+            async with gate.slot(Claim(deadline_s=time.monotonic() + 0.05)):
+                pass
     assert (gate.num_in_flight, gate.num_queued) == (0, 0)

@@ -9,12 +9,15 @@ import pytest
 
 from gateway.world import eventually
 from outrider.config import AdmissionSection, packaged_data
-from outrider.core import Hints, LaneLoad
+from outrider.core import SURFACES, Hints, LaneLoad, SpecStats
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
 from outrider.errors import LaneUnavailable, ModelNotFound, QueueFull, QueueTimeout, RequestError, ServiceError
-from outrider.policy.loader import Source, load_policies
+from outrider.policy.loader import Source
+from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.policy.reload import PolicyFiles
+from outrider.runtimes.abilities import Abilities, KRange
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane, ModelCard
 from outrider.runtimes.pool import Pool
@@ -41,12 +44,13 @@ class Parts:
         self.lane = Lane("one", url)
         self.lane.becomes_ready([ModelCard("m", {"id": "m"})])
         self.admission = Admission(limits)
+        self.pool = Pool([self.lane])
         self.outcomes = []
         self.dispatcher = Dispatcher(
             self.admission,
-            Pool([self.lane]),
+            self.pool,
             client,
-            load_policies(Source([packaged_data("policies")])),
+            PolicyFiles(Source([packaged_data("policies")])),
             client.metrics,
             lambda _call, outcome: self.outcomes.append(outcome),
         )
@@ -179,3 +183,45 @@ async def test_the_model_is_named_to_the_lane_only_when_the_client_did_not():
         raw = b'{"model": "\\u006d", "messages": []}'
         await relay(p.dispatcher, make_call(raw=raw, body=orjson.loads(raw), model="m"))
         assert scripted.requests[-1].body.startswith(raw[:-1])
+
+
+class Group(Parts):
+    """Two lanes of one model: one only decodes, one drafts n-grams and does not honour min_p."""
+
+    def __init__(self, url, client, limits):
+        super().__init__(url, client, limits)
+        cards = [ModelCard("m", {"id": "m"})]
+        sampled = SURFACES - {"min_p"}
+        self.lane.becomes_ready(cards, Abilities({"ngram": KRange(1, 4)}, True, sampled))
+        plain = Lane("plain", url)
+        plain.becomes_ready(cards, Abilities(surfaces=SURFACES))
+        self.pool.add(plain)
+
+
+@pytest.mark.parametrize(
+    ("fields", "hints", "expected"),
+    [
+        ({"temperature": 0}, {"k": 3}, ("one", Plan("ngram", 3))),
+        ({"temperature": 0}, {"k": 9}, ("one", Plan("ngram", 4))),
+        ({"temperature": 1, "min_p": 0.1}, {"k": 3}, ("plain", PLAN_OFF)),
+    ],
+)
+async def test_a_request_goes_to_the_nearest_lane(fields, hints, expected):
+    """The lane is told the plan that it runs, and so is the client."""
+    async with ScriptedLane() as scripted, LaneClient(Metrics()) as client:
+        group = Group(scripted.url, client, AdmissionSection())
+        body = BODY | fields
+        run = await relay(group.dispatcher, make_call(body=body, raw=orjson.dumps(body), hints=Hints(**hints)))
+        sent = orjson.loads(scripted.requests[-1].body)["custom_params"]["outrider"]
+        assert (run.lane, run.plan) == expected
+        assert sent == run.plan.to_wire() == run.report().effective.model_dump()
+        assert any("the plan was" in reason for reason in run.report().reasons) == (run.plan.k != hints["k"])
+
+
+async def test_a_proposed_count_that_cannot_be_believed_is_unknown():
+    """Where the lane changes its width, SGLang's count is of the width at launch."""
+    async with parts() as p:
+        p.lane.becomes_ready(p.lane.models, Abilities(counts_proposed=False))
+        async with p.dispatcher.run(make_call()) as run:
+            run.saw_stats(SpecStats(2, 3, (0, 1, 1), 8))
+            assert run.report().observed.num_proposed is None

@@ -16,16 +16,19 @@ from hypothesis import strategies as st
 
 from flashinfer_emulation import EmulatedLibrary, Planned, shape
 from outrider.engine.attention import Segment
-from outrider.engine.attention.flashinfer import FlashInferAttention, FlashInferCache, load_flashinfer
+from outrider.engine.attention.flashinfer import FlashInferAttention, FlashInferKernels, load_flashinfer
 from outrider.engine.attention.flashinfer_layout import PagedRows, append_slots, flatten_masks, page_table
+from outrider.engine.attention.rotary import rotation_table
 from outrider.engine.attention.sdpa import SdpaAttention
 from outrider.engine.checkpoint import ModelConfig
 from outrider.engine.kv_cache import SequenceCache
+from outrider.engine.placement import Placement
 from outrider.errors import SetupError
 
 ROOT = Path(__file__).parents[2]
 PAGE_SIZES = st.sampled_from([1, 8, 16])
 NUM_PAGES = 200
+HALF = Placement(torch.device("cpu"), torch.float16)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -121,12 +124,6 @@ def test_attention_from_the_tensors_equals_dense_attention(data: st.DataObject) 
 # The class that plans and runs, over the emulated library, against attention by sdpa.
 
 
-def rotations(config: ModelConfig) -> torch.Tensor:
-    exponents = torch.arange(0, config.head_dim, 2) / config.head_dim
-    angles = torch.outer(torch.arange(config.context_length), config.rope_theta**-exponents)
-    return torch.polar(torch.ones_like(angles), angles)
-
-
 def random_qkv(config: ModelConfig, num_rows: int) -> torch.Tensor:
     return torch.randn(num_rows, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim).half()
 
@@ -135,19 +132,22 @@ def paged_steps(
     config: ModelConfig, batch: list[PagedRows], page_size: int, prefix: torch.Tensor, new: torch.Tensor
 ) -> Iterator[torch.Tensor]:
     """Cache the prefixes in one step, then run the batch's rows; outputs of the second step by layer."""
-    cache = FlashInferCache(EmulatedLibrary(), config, NUM_PAGES, page_size, torch.empty(0, dtype=torch.float16))
+    kernels = FlashInferKernels(EmulatedLibrary(), config, HALF)
+    shape = (NUM_PAGES, page_size, config.num_kv_heads, config.head_dim)
+    pages = [(torch.empty(shape).half(), torch.empty(shape).half()) for _ in range(config.num_layers)]
+    table = rotation_table(config)
     before = [PagedRows(rows.pages, 0, rows.start) for rows in batch if rows.start]
     for layer in range(config.num_layers):
         if before:
-            FlashInferAttention(config, before, rotations(config), cache)(layer, prefix)
-    attend = FlashInferAttention(config, batch, rotations(config), cache)
+            FlashInferAttention(kernels, before, table, pages)(layer, prefix)
+    attend = FlashInferAttention(kernels, batch, table, pages)
     for layer in range(config.num_layers):
         yield attend(layer, new)
 
 
 def sdpa_steps(config: ModelConfig, prefix: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """The same two steps of one chain by sdpa in float32; outputs of the second step."""
-    cache, turns = SequenceCache(config, 64), rotations(config)
+    cache, turns = SequenceCache(config, 64), rotation_table(config)
     for qkv in (prefix, new) if len(prefix) else (new,):
         segment = Segment(cache, (0,) * len(qkv), 0)
         out = SdpaAttention(config, [segment], turns)(0, qkv.float())

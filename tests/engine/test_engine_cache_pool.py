@@ -18,20 +18,24 @@ CONFIG = ModelConfig(
 
 
 def rows(salt: str, token_ids: list[int], start: int, end: int) -> torch.Tensor:
-    """[kv_heads, end - start, head_dim]: like real keys, a row's content depends on all tokens before it."""
+    """[end - start, kv_heads, head_dim]: like real keys, a row's content depends on all tokens before it."""
     found, state = [], hash(salt) % 997
     for token_id in token_ids[:end]:
         state = (state * 31 + token_id + 1) % 65521
         found.append(float(state))
-    return torch.tensor(found[start:end]).view(1, -1, 1).expand(2, -1, 2)
+    return torch.tensor(found[start:end]).view(-1, 1, 1).expand(-1, 2, 2)
 
 
 def write(cache: SequenceCache, salt: str, token_ids: list[int]) -> None:
     """Compute positions from the cache's length to the end of `token_ids`, as a forward pass does."""
-    key = rows(salt, token_ids, cache.length, len(token_ids))
+    append(cache, rows(salt, token_ids, cache.length, len(token_ids)))
+
+
+def append(cache: SequenceCache, key: torch.Tensor) -> None:
+    slots = torch.tensor(cache.slots(cache.length, cache.length + len(key)), dtype=torch.long)
     for layer in range(CONFIG.num_layers):
-        cache.append(layer, key + layer, -key - layer)
-    cache.extend(key.shape[1])
+        cache.memory.write(layer, slots, torch.stack([key + layer, -key - layer]))
+    cache.extend(len(key))
 
 
 def check_contents(cache: SequenceCache, salt: str, token_ids: list[int]) -> None:
@@ -117,11 +121,9 @@ class PoolMachine(RuleBasedStateMachine):
             return
         accepted = [*token_ids, *[2] * length]
         row = rows(salt, accepted, len(token_ids), len(accepted))
-        key = torch.full((2, 3 * length, 2), -1.0)
-        key[:, path] = row
-        for layer in range(CONFIG.num_layers):
-            cache.append(layer, key + layer, -key - layer)
-        cache.extend(3 * length)
+        key = torch.full((3 * length, 2, 2), -1.0)
+        key[path] = row
+        append(cache, key)
         cache.keep(3 * length, path)
         token_ids[:] = accepted
         self.pool.remember(cache, token_ids)

@@ -25,7 +25,7 @@ def occurrences(sequences: list[list[int]], part: list[int]) -> list[tuple[int, 
 def test_matches_and_followers_are_those_of_the_texts(
     sequences: list[list[int]], tail: list[int], depth: int
 ) -> None:
-    """The longest suffix that occurs is found, and shares are exact for substrings of at most `depth` tokens."""
+    """The longest suffix that occurs is found, and counts are exact for substrings of at most `depth` tokens."""
     automaton = SuffixAutomaton(depth)
     for sequence in sequences:
         automaton.start_sequence()
@@ -43,8 +43,7 @@ def test_matches_and_followers_are_those_of_the_texts(
         ]
         counts = Counter(token for token, _ in follows)
         newest = {token: place for token, place in follows}
-        shares = {token: share for share, _, token, _ in automaton.followers(state)}
-        assert shares == {token: n / len(follows) for token, n in counts.items()}
+        assert {token: count for count, _, token, _ in automaton.followers(state)} == counts
         by_age = [token for _, token in sorted((at, token) for _, at, token, _ in automaton.followers(state))]
         assert by_age == sorted(newest, key=lambda token: newest[token])
 

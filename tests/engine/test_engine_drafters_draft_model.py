@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 from random_llama import write_random_llama
+from safetensors.torch import load_file, save_file
 
+from outrider.config import packaged_data
 from outrider.engine.drafters.draft_model import load_draft_model, step_s, vocabulary_difference
+from outrider.engine.drafters.layer_skip import LayerSet, write_layer_set
+from outrider.engine.drafters.sources import DraftOptions
+from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.model import LlamaModel
+from outrider.engine.sequence import GenerateRequest
 from outrider.engine.tokenizer import Tokenizer
 from outrider.errors import ModelError
+from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.speculation.target import SamplingLaw
+from outrider.workloads.prompts import load_prompts
 
 
 def test_equal_vocabularies_do_not_differ() -> None:
@@ -49,15 +60,57 @@ def test_a_model_as_slow_as_the_target_is_warned_about(tmp_path: Path, caplog: p
     write_random_llama(tmp_path / "large", num_layers=24, hidden_size=64)
     write_random_llama(tmp_path / "small", num_layers=1)
     target, tokenizer = LlamaModel(tmp_path / "large"), Tokenizer(tmp_path / "large")
-    load_draft_model(tmp_path / "small", target, tokenizer)
-    assert not caplog.records
-    load_draft_model(tmp_path / "large", target, tokenizer)
+    small = load_draft_model(tmp_path / "small", target, tokenizer)
+    assert small.step_cost <= 0.3 and small.warning is None and not caplog.records
+    large = load_draft_model(tmp_path / "large", target, tokenizer)
     (record,) = caplog.records
-    assert record.levelname == "WARNING" and "of a target step (more than 0.3)" in record.getMessage()
+    assert large.warning and f"takes {large.step_cost:.2f} of a step of the target" in large.warning
+    assert record.levelname == "WARNING" and large.warning in record.getMessage()
 
 
 def test_skipped_layers_save_time(tmp_path: Path) -> None:
     """A pass without most of its layers is measured as faster."""
     write_random_llama(tmp_path, num_layers=24, hidden_size=64)
     model = LlamaModel(tmp_path)
-    assert step_s(model, frozenset(range(2, 24))) < 0.7 * step_s(model)
+    skipping = partial(model.forward, skip=frozenset(range(2, 24)))
+    assert step_s(model, skipping) < 0.7 * step_s(model, model.forward)
+
+
+def write_first_layers(source: Path, folder: Path, num_layers: int) -> None:
+    """The real model without its last layers: a smaller model of the same tokenizer."""
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    tensors = load_file(source / "model.safetensors")
+    kept = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if not name.startswith("model.layers.") or int(name.split(".")[2]) < num_layers
+    }
+    save_file(kept, folder / "model.safetensors")
+    config = json.loads((source / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": num_layers}))
+
+
+@pytest.mark.model
+def test_real_weights_draft_for_real_weights(model_folder: Path, tmp_path: Path) -> None:
+    """A draft model of 27 of 30 layers and a layer set with a narrow head: texts as without; the cost is measured."""
+    write_first_layers(model_folder, tmp_path / "draft", 27)
+    layers = LayerSet(num_layers=30, skip=(10, 12), num_head_tokens=8192)
+    write_layer_set(tmp_path / "set.json", layers)
+    engine = Engine(model_folder, EngineLimits(), DraftOptions(tmp_path / "draft", tmp_path / "set.json"))
+    info = engine.drafters.info["draft_model"]
+    assert info["step_cost"] > 0.3 and f"takes {info['step_cost']:.2f} of" in info["warning"]
+    plans = [PLAN_OFF, Plan("draft_model", 1), Plan("draft_model", 4), Plan("layer_skip", 1), Plan("layer_skip", 4)]
+    texts: dict[str, str] = {}
+    num_accepted = dict.fromkeys(("draft_model", "layer_skip"), 0)
+    for prompt in load_prompts(packaged_data("workloads") / "tasks.yaml")[1:7:5]:
+        ids = tuple(engine.tokenizer.encode_chat(prompt.messages))
+        for plan in plans:
+            rid = f"{prompt.name}/{plan.drafter}/{plan.k}"
+            engine.add(GenerateRequest(rid, ids, SamplingLaw(0.0), 16, plan, 0, cache_salt=plan.drafter))
+    while engine.has_work:
+        for output in engine.step():
+            texts[output.rid] = texts.get(output.rid, "") + output.text
+            if output.stats is not None:
+                num_accepted[output.rid.split("/")[1]] += output.stats.num_accepted
+    assert [rid for rid, text in texts.items() if text != texts[f"{rid.split('/')[0]}/off/0"]] == []
+    assert len(texts) == 10 and min(num_accepted.values()) > 0, num_accepted

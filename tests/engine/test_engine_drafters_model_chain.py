@@ -13,6 +13,7 @@ from scipy import stats
 
 from markov import VOCAB, chain_law
 from outrider.engine.attention import Segment
+from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.model_chain import MAX_CATCH_UP, ModelChainDrafter
 from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.model import LlamaModel
@@ -35,9 +36,8 @@ def drafter(model: LlamaModel, prompt: list[int], law: SamplingLaw, capacity: in
     def noise_at(position: int) -> Noise:
         return Noise(seed, position, is_seeded=False)
 
-    return ModelChainDrafter(
-        model.forward, SequenceCache(model.config, capacity), capacity, prompt, law, noise_at, VOCAB
-    )
+    memory = DraftMemory(model, capacity)
+    return ModelChainDrafter(model.forward, memory, capacity, prompt, law, noise_at, VOCAB)
 
 
 def greedy_continuation(model: LlamaModel, tokens: list[int], k: int) -> tuple[int, ...]:
@@ -117,8 +117,8 @@ def test_the_law_has_the_targets_vocabulary(model: LlamaModel, vocab_size: int) 
     def noise_at(position: int) -> Noise:
         return Noise(0, position, is_seeded=True)
 
-    cache = SequenceCache(model.config, 32)
-    one = ModelChainDrafter(model.forward, cache, 32, PROMPT, SamplingLaw(1.0), noise_at, vocab_size)
+    memory = DraftMemory(model, 32)
+    one = ModelChainDrafter(model.forward, memory, 32, PROMPT, SamplingLaw(1.0), noise_at, vocab_size)
     chain = one.propose(4)
     assert isinstance(chain, SampledChain) and chain.draft_probs.shape == (4, vocab_size)
     torch.testing.assert_close(chain.draft_probs.sum(dim=1), torch.ones(4, dtype=torch.float64))

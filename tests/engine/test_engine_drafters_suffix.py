@@ -5,36 +5,41 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.drafters.suffix import FACTOR, MAX_MATCH, MIN_PROB, OFFSET, SuffixDrafter, SuffixStore
+from outrider.engine.drafters.suffix import (
+    DEPTH_PER_MATCHED,
+    DOUBT,
+    MAX_MATCH,
+    MIN_PROB,
+    SuffixDrafter,
+    SuffixStore,
+)
+from outrider.speculation.proposal import PointMass, TopKTree
 
 Path = tuple[int, ...]
 
 
-def obvious_follow(sequences: list[list[int]], context: list[int]) -> dict[int, tuple[float, tuple[int, int]]]:
-    """Share and newest place of each token that ever followed `context`."""
+def obvious_follow(sequences: list[list[int]], context: list[int]) -> dict[int, tuple[int, tuple[int, int]]]:
+    """How often and where last each token followed `context`."""
     size = len(context)
     found: dict[int, list[tuple[int, int]]] = {}
     for i, sequence in enumerate(sequences):
         for end in range(size, len(sequence)):
             if sequence[end - size : end] == context:
                 found.setdefault(sequence[end], []).append((i, end))
-    total = sum(map(len, found.values()))
-    return {token: (len(places) / total, places[-1]) for token, places in found.items()}
+    return {token: (len(places), places[-1]) for token, places in found.items()}
 
 
-def obvious_growth(
-    sequences: list[list[int]], context: list[int], k: int, is_chain: bool
-) -> tuple[float, list[Path]]:
+def obvious_growth(sequences: list[list[int]], context: list[int], k: int) -> tuple[float, list[Path]]:
     """Score and paths of the `k` likeliest nodes: likeliest first, newest of equals, then below the elder parent."""
     nodes: list[Path] = []
     score = 0.0
     open_nodes: list[tuple[float, tuple[int, int], int, Path]] = []
     prob, path, age = 1.0, (), 1
     while True:
-        followers = [(s, at, t) for t, (s, at) in obvious_follow(sequences, [*context, *path]).items()]
-        if is_chain and followers:
-            followers = [max(followers)]
-        open_nodes += [(prob * s, at, age, (*path, t)) for s, at, t in followers if prob * s >= MIN_PROB]
+        follow = obvious_follow(sequences, [*context, *path]) if len(path) < DEPTH_PER_MATCHED * len(context) else {}
+        total = sum(n for n, _ in follow.values()) + DOUBT / (len(context) + len(path))
+        likely = [(prob * n / total, at, age, (*path, t)) for t, (n, at) in follow.items()]
+        open_nodes += [node for node in likely if node[0] >= MIN_PROB]
         if not open_nodes or len(nodes) == k:
             return score, nodes
         best = max(open_nodes)
@@ -45,12 +50,12 @@ def obvious_growth(
         nodes.append(path)
 
 
-def obvious_best(sources: list[list[list[int]]], text: list[int], k: int, is_chain: bool) -> list[Path]:
+def obvious_best(sources: list[list[list[int]]], text: list[int], k: int) -> list[Path]:
     """The nodes of the best score over all sources and match lengths; of equals the first source's, the longest's."""
     best: tuple[float, list[Path]] = (0.0, [])
     for sequences in sources:
         for length in range(min(MAX_MATCH, len(text)), 0, -1):
-            found = obvious_growth(sequences, text[-length:], min(k, FACTOR * length + OFFSET), is_chain)
+            found = obvious_growth(sequences, text[-length:], k)
             if found[0] > best[0]:
                 best = found
     return best[1]
@@ -71,7 +76,7 @@ tokens = st.lists(st.integers(0, 2), max_size=16)
 def test_proposals_have_the_best_expected_length(
     prompt: list[int], answer: list[int], earlier: list[list[int]], k: int
 ) -> None:
-    """Chain and tree are those of the best match over the own text and the earlier answers of the key."""
+    """The tree is that of the best match over the own text and the earlier answers of the key."""
     store = SuffixStore()
     for text in earlier:
         store.add("key", text)
@@ -79,18 +84,27 @@ def test_proposals_have_the_best_expected_length(
     for token in answer:
         drafter.observe(token)
     text = prompt + answer
-    sources = [[text], earlier]
-    chain = drafter.propose(k).token_ids
-    assert [chain[: i + 1] for i in range(len(chain))] == obvious_best(sources, text, k, True)
-    tree = drafter.propose_tree(k)
-    assert paths_of(tree.token_ids, tree.parents) == obvious_best(sources, text, k, False)
+    tree = drafter.propose(k)
+    assert paths_of(tree.token_ids, tree.parents) == obvious_best([[text], earlier], text, k)
+    is_chain = tree.parents == tuple(range(-1, len(tree) - 1))
+    assert isinstance(tree, PointMass) is is_chain
 
 
 def test_a_longer_match_may_propose_more() -> None:
-    """One shared token is trusted for one draft token, three for three."""
+    """A shared pair is followed for four tokens, three for six, one for two."""
     store = SuffixStore()
-    assert SuffixDrafter([1, 2, 3, 4, 5, 6, 9, 3], store, "").propose(8).token_ids == (4,)
-    assert SuffixDrafter([1, 2, 3, 4, 5, 6, 9, 1, 2, 3], store, "").propose(8).token_ids == (4, 5, 6)
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert SuffixDrafter([*text, 0, 3], store, "").propose(8).token_ids == (4, 5)
+    assert SuffixDrafter([*text, 0, 2, 3], store, "").propose(8).token_ids == (4, 5, 6, 7)
+    assert SuffixDrafter([*text, 0, 1, 2, 3], store, "").propose(8).token_ids == (4, 5, 6, 7, 8, 9)
+
+
+def test_where_two_continuations_are_likely_both_are_proposed() -> None:
+    """Each with what followed it, the likelier ones first; a sure continuation is a chain."""
+    tree = SuffixDrafter([7, 8, 1, 2, 7, 8, 1, 2, 7, 8, 3, 4, 7, 8], SuffixStore(), "").propose(4)
+    assert isinstance(tree, TopKTree)
+    assert paths_of(tree.token_ids, tree.parents) == [(1,), (1, 2), (1, 2, 7), (3,)]
+    assert isinstance(SuffixDrafter([7, 8, 1, 2, 7, 8], SuffixStore(), "").propose(4), PointMass)
 
 
 def test_the_more_frequent_continuation_wins_and_then_the_newer() -> None:

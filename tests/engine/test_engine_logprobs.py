@@ -101,7 +101,7 @@ def test_generate_writes_texts_when_asked_to(engine: Engine) -> None:
 def test_chat_shape(engine: Engine) -> None:
     """OpenAI's objects: token, logprob, bytes, and the alternatives, of which the greedy token is the best."""
     answer = answer_of(engine, parse_chat(chat(top_logprobs=2, temperature=0, custom_params=NGRAM), engine))
-    choice = replies.whole_body(answer, replies.CHAT)["choices"][0]
+    choice = replies.whole_body([answer], replies.CHAT)["choices"][0]
     content = choice["logprobs"]["content"]
     assert "".join(entry["token"] for entry in content) == choice["message"]["content"] and len(content) == 40
     for entry in content:
@@ -110,20 +110,20 @@ def test_chat_shape(engine: Engine) -> None:
         assert len(entry["top_logprobs"]) == 2
         assert entry["top_logprobs"][0] == {key: entry[key] for key in ("token", "logprob", "bytes")}
     without = answer_of(engine, parse_chat(chat(logprobs=False), engine))
-    assert replies.whole_body(without, replies.CHAT)["choices"][0]["logprobs"] is None
+    assert replies.whole_body([without], replies.CHAT)["choices"][0]["logprobs"] is None
 
 
 def test_completion_shape(engine: Engine) -> None:
     """Parallel lists, with offsets that cut the text into its tokens."""
     body = {"prompt": PROMPT, "logprobs": 2, "temperature": 0}
     answer = answer_of(engine, parse_completion(body, engine))
-    choice = replies.whole_body(answer, replies.COMPLETION)["choices"][0]
+    choice = replies.whole_body([answer], replies.COMPLETION)["choices"][0]
     logprobs = choice["logprobs"]
     edges = [*logprobs["text_offset"], len(choice["text"])]
     assert [choice["text"][a:b] for a, b in itertools.pairwise(edges)] == logprobs["tokens"]
     assert [max(top.values()) for top in logprobs["top_logprobs"]] == logprobs["token_logprobs"]
     none = answer_of(engine, parse_completion(body | {"logprobs": 0}, engine))
-    assert replies.whole_body(none, replies.COMPLETION)["choices"][0]["logprobs"]["top_logprobs"] == [{}] * 16
+    assert replies.whole_body([none], replies.COMPLETION)["choices"][0]["logprobs"]["top_logprobs"] == [{}] * 16
 
 
 @pytest.mark.parametrize("shape", [replies.CHAT, replies.COMPLETION], ids=["chat", "completion"])
@@ -141,7 +141,7 @@ def test_a_stream_holds_the_same_log_probabilities(engine: Engine, shape: replie
         answer.add(output)
         events += replies.delta_events(answer, shape, output)
     chunks = [json.loads(e.data)["choices"][0] for e in SSEDecoder().feed(events) if e.data]
-    whole = replies.whole_body(answer, shape)["choices"][0]["logprobs"]
+    whole = replies.whole_body([answer], shape)["choices"][0]["logprobs"]
     for key in ("content",) if shape is replies.CHAT else whole:
         assert [item for chunk in chunks for item in chunk["logprobs"][key]] == whole[key]
     assert len(chunks) > 5

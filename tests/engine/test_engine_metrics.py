@@ -1,4 +1,4 @@
-"""What the engine's metrics and answers say about drafters that failed."""
+"""What the engine's metrics and answers say about drafters that failed, and about near ties."""
 
 from __future__ import annotations
 
@@ -27,3 +27,16 @@ def test_a_failure_stands_in_its_answer_and_only_there() -> None:
         answer = Answer(Parsed(request), "model")
         answer.add(Output("a", "x", (1,), Finish("length"), None, failures))
         assert generate_body(answer)["meta_info"].get("num_drafter_failures") == expected
+
+
+def test_near_ties_are_added_up() -> None:
+    """Over the steps of an answer, and over requests; an answer without any says so."""
+    request = GenerateRequest("a", (1,), SamplingLaw(), 3, Plan("ngram", 2), seed=0)
+    metrics, answer = EngineMetrics(), Answer(Parsed(request), "model")
+    assert generate_body(answer)["meta_info"]["num_near_ties"] == 0
+    steps = [Output("a", "x", (1,), near_ties=(0,)), Output("a", "y", (2, 3), Finish("length"), near_ties=(1, 2))]
+    for output in (*steps, steps[0].merged(steps[1])):
+        metrics.observe(output)
+        answer.add(output)
+    assert generate_body(answer)["meta_info"]["num_near_ties"] == 6
+    assert b"outrider:near_ties_total 6.0" in metrics.render(EngineLoad())

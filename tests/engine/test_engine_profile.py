@@ -26,10 +26,13 @@ def test_a_profile_fills_the_table_and_leaves_nothing_behind(toy_folder: Path, t
     table = profile(engine, toy_folder, lambda what, fraction: seen.append(fraction))
     assert len(table.round_s) == len(NUM_SEQUENCES) and len(table.round_s[0]) == len(WIDTHS)
     assert all(cell > 0 for plane in table.round_s for row in plane for cell in row)
-    assert set(table.draft_s) == set(engine.drafters.makers)
+    assert set(table.draft_s) == set(table.drafters) == set(engine.drafters.makers)
+    assert all(0 < cost.first_s < cost.round_s for cost in table.drafters.values())
+    own = {name: cost.bytes_per_token for name, cost in table.drafters.items() if cost.bytes_per_token}
+    assert own == {"layer_skip": table.bytes_per_token} and table.resident_bytes > 10**8
     assert table.weight_bytes == 2 * engine.model.num_parameters and table.read_s > 0
     assert not engine.has_work and engine.pool.num_used_tokens == 0
-    assert seen == sorted(seen) and len(seen) == len(NUM_SEQUENCES) * len(CONTEXTS)
+    assert seen == sorted(seen) and len(seen) == len(NUM_SEQUENCES) * len(CONTEXTS) + len(table.drafters)
     path = tmp_path / "table.json"
     path.write_text(table.model_dump_json())
     assert read_table(path) == table

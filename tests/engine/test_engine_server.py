@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outrider.engine.engine import EngineLimits
-from outrider.engine.server import ServerOptions, serving
+from outrider.engine.info import ServerOptions
+from outrider.engine.server import serving
 from outrider.sse import DONE, SSEDecoder
 
 PROMPT = "ABCDABDCACBD"
@@ -235,6 +236,20 @@ async def test_drafters_that_run_here_are_listed(client: Client) -> None:
     assert info["outrider"]["drafters"] == ["ngram", "suffix", "prediction", "layer_skip"]
 
 
+async def test_a_drafter_that_may_not_pay_is_warned_about(client: Client) -> None:
+    """In /server_info, with its memory, and with every answer that it drafted for; others carry no warning."""
+    info = (await client.get("/server_info"))["outrider"]
+    assert info["memory"]["weight_bytes"] > 0 and info["memory"]["max_cache_bytes"] > 0
+    skipping = info["drafter_info"]["layer_skip"]
+    assert skipping["worth"] is None and skipping["cache_bytes"] == 0 < skipping["max_cache_bytes"]
+    for drafter, warning in (("layer_skip", skipping["warning"]), ("ngram", None)):
+        body = chat(custom_params={"outrider": {"drafter": drafter, "k": 2}}, max_tokens=4)
+        for is_stream in (False, True):
+            url, json_body = client.url + "/v1/chat/completions", {**body, "stream": is_stream}
+            async with client.session.post(url, json=json_body) as response:
+                assert response.status == 200 and response.headers.get("x-outrider-warning") == warning
+
+
 async def test_answers_of_one_salt_speed_up_each_other(client: Client) -> None:
     """The second of two equal answers takes fewer steps when both name the same salt, on each route."""
     steps = []
@@ -270,7 +285,9 @@ BAD_CHATS = [
     ({"seed": "x"}, "seed"),
     ({"stream": 1}, "stream"),
     ({"rid": "no spaces"}, "rid"),
-    ({"n": 2}, "n"),
+    ({"n": 0}, "n"),
+    ({"n": 17}, "n"),
+    ({"best_of": 2}, "best_of"),
     ({"logprobs": 3}, "logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"frequency_penalty": 2.5}, "frequency_penalty"),
@@ -435,3 +452,85 @@ async def test_what_the_server_says_of_itself(client: Client) -> None:
     assert 'sglang:num_requests_total{finish="length"} 1.0' in text
     assert "sglang:generation_tokens_total 12.0" in text
     assert "sglang:num_running_reqs 0.0" in text
+
+
+@pytest.mark.parametrize("route", ["chat", "completion", "generate"])
+async def test_several_choices(client: Client, route: str) -> None:
+    """Each has its index and its own text, the first that of a request for one; streamed and whole agree."""
+    fields = {"temperature": 1.0, "custom_params": NGRAM}
+    if route == "generate":
+        path, body = "/generate", {"text": PROMPT}
+        body["sampling_params"] = {**fields, "sampling_seed": 5, "max_new_tokens": 20}
+        body_of_three = {**body, "sampling_params": {**body["sampling_params"], "n": 3}}
+        _, one = await client.post(path, body)
+        _, three = await client.post(path, body_of_three)
+        texts, single = [choice["text"] for choice in three], one["text"]
+        assert [choice["meta_info"]["cached_tokens"] for choice in three][1:] == [0, 0], "shorter than a block"
+        last = {event["index"]: event for event in await client.events(path, body_of_three)}
+        streamed = [last[i]["text"] for i in range(3)]
+    else:
+        path = "/v1/chat/completions" if route == "chat" else "/v1/completions"
+        what = {"messages": [{"role": "user", "content": PROMPT}]} if route == "chat" else {"prompt": PROMPT}
+        body = {**what, **fields, "seed": 5, "max_tokens": 20, "return_spec_tokens_details": True}
+        _, one = await client.post(path, body)
+        _, three = await client.post(path, {**body, "n": 3})
+        read = (lambda c: c["message"]["content"]) if route == "chat" else (lambda c: c["text"])
+        assert [choice["index"] for choice in three["choices"]] == [0, 1, 2]
+        texts, single = [read(choice) for choice in three["choices"]], read(one["choices"][0])
+        assert three["usage"]["completion_tokens"] == 60 and three["usage"]["prompt_tokens"] == len(PROMPT)
+        assert len(three["sglext"]["spec_tokens_details"]) == 3
+        events = await client.events(path, {**body, "n": 3, "stream_options": {"include_usage": True}})
+        assert events[-1]["usage"] == three["usage"]
+        assert events[-2]["sglext"]["spec_tokens_details"][0] == one["sglext"]["spec_tokens_details"]
+        streamed = ["", "", ""]
+        for choice in (choice for event in events for choice in event["choices"]):
+            part = choice["delta"].get("content", "") if route == "chat" else choice["text"]
+            streamed[choice["index"]] += part
+        ended = [c["index"] for event in events for c in event["choices"] if c["finish_reason"]]
+        assert sorted(ended) == [0, 1, 2]
+    assert texts[0] == single and len(set(texts)) == 3 and streamed == texts
+
+
+async def test_choices_share_the_prompt(client: Client) -> None:
+    """All but the first find the whole blocks of the prompt in the cache."""
+    params = {"n": 3, "max_new_tokens": 4}
+    _, three = await client.post("/generate", {"text": PROMPT * 4, "sampling_params": params})
+    assert [choice["meta_info"]["cached_tokens"] for choice in three] == [0, 32, 32]
+    assert len({choice["meta_info"]["id"] for choice in three}) == 3
+
+
+async def test_abort_and_departure_end_every_choice(client: Client) -> None:
+    """By the request's id, and when the client goes."""
+    body = {"text": PROMPT, "rid": "many", "sampling_params": {"n": 4, "max_new_tokens": 1500}}
+    whole = asyncio.create_task(client.post("/generate", body))
+    while await client.num_running() < 4:
+        await asyncio.sleep(0.002)
+    await client.post("/abort_request", {"rid": "many"})
+    assert (await whole)[0] == 499
+    await client.until_idle()
+    async with client.session.post(client.url + "/generate", json={**body, "stream": True}) as response:
+        await response.content.readany()
+        while await client.num_running() < 4:
+            await asyncio.sleep(0.002)
+    await client.until_idle()
+
+
+async def test_a_deadline_ends_a_request(client: Client) -> None:
+    """A whole answer becomes 408, a stream says so in its last chunk; time enough changes nothing."""
+    body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 1500}
+
+    async def post(deadline: str, **more: Any) -> tuple[int, bytes]:
+        headers = {"x-outrider-deadline-ms": deadline}
+        url = f"{client.url}/v1/completions"
+        async with client.session.post(url, json={**body, **more}, headers=headers) as response:
+            return response.status, await response.read()
+
+    status, raw = await post("60")
+    assert (status, json.loads(raw)["code"]) == (408, "aborted")
+    status, raw = await post("400", stream=True)
+    assert status == 200 and b'"code":408' in raw and b'"finish_reason":"abort"' in raw
+    assert (await post("60000", max_tokens=4))[0] == 200
+    for bad in ("0", "-5", "1.5", "soon", ""):
+        status, raw = await post(bad)
+        assert (status, json.loads(raw)["param"]) == (400, "x-outrider-deadline-ms")
+    await client.until_idle()

@@ -73,7 +73,7 @@ async def test_a_body_over_the_limit_is_413():
         for _ in range(40):
             yield b" " * 1024
 
-    async with world(max_body_bytes=20_000) as w:
+    async with world(server={"max_body_bytes": 20_000}) as w:
         async with w.post(b" " * 20_001) as response:
             assert (response.status, (await error_of(response))["code"]) == (413, "body_too_large")
         headers = {"Content-Type": "application/json"}

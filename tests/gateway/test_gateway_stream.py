@@ -176,3 +176,26 @@ def test_any_cut_of_the_bytes_gives_the_same_stream(pieces, cut):
     assert relayed(make_run(), body + finish() + USAGE + DONE, cut) == whole
     assert whole.startswith(body + finish()[:-3])
     assert whole.endswith(USAGE + DONE)
+
+
+CALLS = [
+    {"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": "é"}'}},
+    {"index": 1, "id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+]
+
+
+def test_every_split_at_every_byte_gives_the_same_bytes_and_counts():
+    """Several tokens and two tool calls in one delta, characters of several bytes, comments, CRLF."""
+    tools = chunk(choices=[{"index": 0, "delta": {"tool_calls": CALLS}, "finish_reason": None}])
+    stream = b": hi\r\n\r\n" + text("drei Wörter 世界 🎉") + tools.replace(b"\n\n", b"\r\n\r\n")
+    stream += finish(reason="tool_calls") + STATS + USAGE + DONE
+    whole = make_run()
+    expected = relayed(whole, stream)
+    events = SSEDecoder().feed(expected)
+    assert json.loads(events[2].data)["choices"][0]["delta"]["tool_calls"] == CALLS
+    for at in range(1, len(stream)):
+        run, decoder = make_run(), SSEDecoder()
+        relay = StreamRelay(run)
+        got = relay.feed(decoder.feed(stream[:at])) + relay.feed(decoder.feed(stream[at:])) + relay.end()
+        assert got == expected
+        assert (run.outcome.num_events, run.outcome.num_completion_tokens) == (whole.outcome.num_events, 5)

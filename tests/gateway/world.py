@@ -11,7 +11,7 @@ import aiohttp
 import orjson
 
 from outrider.app import Gateway, serving
-from outrider.config import AdmissionSection, Config, ServerSection
+from outrider.config import AdmissionSection, AuthSection, Config, ServerSection
 from outrider.core import Outcome
 from outrider.dispatch.call import Call
 from outrider.runtimes.lane import Lane
@@ -38,9 +38,9 @@ class World:
         headers = {"Content-Type": "application/json"} | options.pop("headers", {})
         return self.http.post(self.gateway.url + path, data=data, headers=headers, **options)
 
-    def chat(self, **fields):
+    def chat(self, headers=None, **fields):
         """A chat request with one message."""
-        return self.post({"messages": MESSAGES} | fields)
+        return self.post({"messages": MESSAGES} | fields, headers=headers or {})
 
     async def metric(self, line: str) -> float:
         """The value of the metric whose name and labels are `line`; 0.0 when it is not there."""
@@ -56,10 +56,10 @@ class World:
 
 
 @asynccontextmanager
-async def world(reply=None, *, admission=None, max_body_bytes=4 * 1024 * 1024, **lane_options):
+async def world(reply=None, *, admission=None, auth=None, server=None, **lane_options):
     """The gateway, ready to take requests."""
-    server = ServerSection(port=0, shutdown_grace_s=0.2, max_body_bytes=max_body_bytes)
-    config = Config(server=server, admission=admission or AdmissionSection())
+    section = ServerSection(**({"port": 0, "shutdown_grace_s": 0.2} | (server or {})))
+    config = Config(server=section, admission=admission or AdmissionSection(), auth=auth or AuthSection())
     outcomes = []
     async with (
         ScriptedLane(reply, **lane_options) as scripted,

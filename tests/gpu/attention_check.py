@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from outrider.engine.attention.flashinfer import (
     FlashInferAttention,
-    FlashInferCache,
+    FlashInferKernels,
     load_flashinfer,
 )
 from outrider.engine.attention.flashinfer_layout import (
@@ -25,7 +25,10 @@ from outrider.engine.attention.flashinfer_layout import (
     rotary_positions,
     visible,
 )
+from outrider.engine.attention.rotary import rotation_table
 from outrider.engine.checkpoint import ModelConfig
+from outrider.engine.kv_cache import Pages
+from outrider.engine.placement import Placement
 from outrider.errors import SetupError
 
 #: Relative error of fp16 attention against float32; a wrong mask or page is off by more than a tenth.
@@ -80,14 +83,8 @@ def random_batches(draw: random.Random, page_size: int) -> dict[str, list[PagedR
     }
 
 
-def rotations(config: ModelConfig) -> torch.Tensor:
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    angles = torch.outer(torch.arange(CONTEXT, dtype=torch.float64), config.rope_theta**-exponents)
-    return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
-
-
 def dense_inputs(
-    config: ModelConfig, batch: list[PagedRows], qkv: torch.Tensor, turns: torch.Tensor, cache: FlashInferCache
+    config: ModelConfig, batch: list[PagedRows], qkv: torch.Tensor, turns: torch.Tensor, pages: Pages
 ) -> Dense:
     """Every sequence by itself, fp16: rows rotated here, prefix gathered from the pages by their list."""
     heads = qkv.view(len(qkv), -1, config.head_dim)
@@ -104,7 +101,7 @@ def dense_inputs(
     )
     dense: Dense = []
     for rows, query, key, value in zip(batch, q, k, v, strict=True):
-        cached = [pages[list(rows.pages)].flatten(0, 1)[: rows.start] for pages in cache.pages[0]]
+        cached = [entries[list(rows.pages)].flatten(0, 1)[: rows.start] for entries in pages]
         keys, values = torch.cat([cached[0], key]), torch.cat([cached[1], value])
         mask = visible(rows).to(qkv.device)
         dense.append((*(x.transpose(0, 1).unsqueeze(0).contiguous() for x in (query, keys, values)), mask))
@@ -147,17 +144,17 @@ def check_packing(library: Any, batch: list[PagedRows]) -> bool:
 
 
 def check_batch(
-    config: ModelConfig, name: str, batch: list[PagedRows], turns: torch.Tensor, cache: FlashInferCache
+    kernels: FlashInferKernels, name: str, batch: list[PagedRows], turns: torch.Tensor, pages: Pages
 ) -> bool:
     """Run one batch both ways, print a line, and say whether they agree."""
-    num_rows = sum(rows.count for rows in batch)
+    config, num_rows = kernels.config, sum(rows.count for rows in batch)
     width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     qkv = torch.randn(num_rows, width, device="cuda", dtype=torch.float16)
-    for pages in cache.pages[0]:
-        pages.normal_()
-    dense = dense_inputs(config, batch, qkv, turns, cache)
+    for entries in pages:
+        entries.normal_()
+    dense = dense_inputs(config, batch, qkv, turns, pages)
     planned_at = time.perf_counter()
-    attend = FlashInferAttention(config, batch, turns, cache)
+    attend = FlashInferAttention(kernels, batch, turns, [pages])
     torch.cuda.synchronize()
     plan_s = time.perf_counter() - planned_at
     found, expected = attend(0, qkv).float(), sdpa(dense, torch.float32)
@@ -166,7 +163,7 @@ def check_batch(
     flash_s, sdpa_s = median_s(lambda: attend(0, qkv)), median_s(lambda: sdpa(dense, torch.float16))
     is_equal = error <= TOLERANCE  # false for NaN
     print(
-        f"{name:8} {cache.page_size:5} {num_rows:6} {error:9.1e} {largest:9.1e} {plan_s * 1e3:8.2f}"
+        f"{name:8} {pages[0].shape[1]:5} {num_rows:6} {error:9.1e} {largest:9.1e} {plan_s * 1e3:8.2f}"
         f" {num_rows / flash_s:12.0f} {num_rows / sdpa_s:12.0f}  {'ok' if is_equal else 'MISMATCH'}"
     )
     return is_equal
@@ -175,20 +172,20 @@ def check_batch(
 def check(options: argparse.Namespace, library: Any) -> bool:
     config, draw = model_shape(options), random.Random(options.seed)
     torch.manual_seed(options.seed)
-    turns = rotations(config).cuda()
+    turns = rotation_table(config).cuda()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, flashinfer {library.__version__}")
     print(
         f"{config.num_heads} heads, {config.num_kv_heads} kv heads of {config.head_dim}, fp16, one layer; {REPEATS=}"
     )
     print("batch     page   rows rel.error max.error  plan ms flashinfer/s       sdpa/s  (rows per second)")
+    kernels = FlashInferKernels(library, config, Placement(torch.device("cuda"), torch.float16))
     results = []
     for page_size in options.page_sizes:
         batches = random_batches(draw, page_size)
-        cache = FlashInferCache(
-            library, config, 80 * CONTEXT // page_size, page_size, torch.empty(0, dtype=torch.float16, device="cuda")
-        )
+        shape = (80 * CONTEXT // page_size, page_size, config.num_kv_heads, config.head_dim)
+        pages = tuple(torch.empty(shape, dtype=torch.float16, device="cuda") for _ in range(2))
         for name, batch in batches.items():
-            results.append(check_batch(config, name, batch, turns, cache))
+            results.append(check_batch(kernels, name, batch, turns, pages))
     results.append(check_packing(library, batches["tree"]))
     return all(results)
 

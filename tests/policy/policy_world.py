@@ -6,7 +6,8 @@ from typing import Any
 
 from outrider.core import DrafterAbility, Hints, LaneAbility, LaneLoad, LaneView
 from outrider.cost import ClosedCost
-from outrider.policy.decide import Decision, PolicySet
+from outrider.policy.decide import PolicySet
+from outrider.policy.decision import Decision
 from outrider.policy.features import Features
 from outrider.policy.limits import WorkloadPolicy
 
@@ -23,7 +24,8 @@ def features(task: str = "chat", temperature: float = 0.0, **other: Any) -> Feat
         "num_messages": 1,
         "is_stream": False,
     }
-    return Features(temperature=temperature, task=task, **{**values, **other})
+    asked = {"surfaces": {name: name for name in other.pop("surfaces", ())}}
+    return Features(temperature=temperature, task=task, **{**values, **other, **asked})
 
 
 def workload(name: str = "only", drafters: Any = None, **fields: Any) -> WorkloadPolicy:

@@ -97,14 +97,6 @@ def test_old_counts_fade() -> None:
     assert found.curve(CELL).hazards[0] == pytest.approx(0.2, abs=0.1)
 
 
-def test_replays_count_like_rounds_that_ran() -> None:
-    """Full information of a look-up that did not run moves its curve."""
-    found, cell = Acceptance(), Cell("ngram", False, 0, "chat", 0)
-    before = found.curve(cell).hazards[0]
-    found.replayed(cell, [10] + [0] * 3 + [50] + [0] * (MAX_K - 4))
-    assert found.curve(cell).hazards[0] > before
-
-
 def test_what_a_look_up_really_proposes_is_learnt() -> None:
     """The share of the drafts asked for, which its rounds cost; of other drafters it is one."""
     found, cell = Acceptance(), Cell("ngram", False, 0, "chat", 0)

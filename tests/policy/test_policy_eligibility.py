@@ -19,26 +19,35 @@ def codes(policies, found, *views):
     return {refusal.code for refusal in decide(policies, found, *views).refused}
 
 
-def test_what_the_verifier_does_not_honour_is_not_speculated_on_that_lane() -> None:
-    """Another lane that does honour it is taken, and without one the plain decoding of the same lane."""
-    alone = decide(only(drafters=ANY), HOT, view(GREEDY))
-    assert alone.plan.is_off and {r.code for r in alone.refused} == {"not-exact"}
-    both = decide(only(drafters=ANY), HOT, view(GREEDY), view(lane("good")))
-    assert (both.lane, both.plan.drafter) == ("good", "draft_model")
-    assert not decide(only(drafters=ANY), features("quote"), view(GREEDY)).plan.is_off
+def test_the_law_comes_before_speed() -> None:
+    """A lane that honours more of it is taken, even without a drafter; the others are named with what they lack."""
+    plain = LaneAbility("plain", ())
+    decision = decide(only(drafters=ANY), HOT, view(GREEDY), view(plain))
+    assert (decision.lane, decision.plan.is_off) == ("plain", True)
+    assert [(r.lane, r.code, r.detail) for r in decision.refused] == [("argmax", "not-exact", "temperature")]
+    assert decide(only(drafters=ANY), features("quote"), view(GREEDY), view(plain)).lane == "argmax"
 
 
-def test_a_workload_may_give_up_exactness_and_says_so() -> None:
-    """Only with `exact: false`."""
-    assert not decide(only(drafters=ANY, exact=False), HOT, view(GREEDY)).plan.is_off
+def test_a_law_that_nobody_honours_is_said_or_refused() -> None:
+    """In the reasons; or, when the workload is exact, by an error that names the field."""
+    found = features("quote", 0.7, surfaces=("temperature", "min_p"))
+    loose = decide(only(drafters=ANY), found, view(GREEDY), view(lane("seeds", exact=SURFACES - {"min_p"})))
+    assert loose.lane == "seeds" and not loose.plan.is_off
+    assert loose.reasons[-1] == "no lane honours min_p exactly; lane seeds comes nearest"
+    with pytest.raises(InvalidRequest, match="min_p: the workload is exact") as refused:
+        decide(only(drafters=ANY, exact=True), found, view(lane("seeds", exact=SURFACES - {"min_p"})))
+    assert refused.value.param == "min_p"
+    exact = decide(only(drafters=ANY, exact=True), found, view(GREEDY), view(lane("good")))
+    assert exact.lane == "good"
 
 
 def test_what_no_lane_serves_is_refused() -> None:
-    """A 400 that names what is missing; a lane that serves it is taken."""
+    """A 400 that names the field; a lane that serves it is taken."""
     text_only = lane("text", surfaces=SURFACES - {"images"})
     seen = features(surfaces=("images",))
-    with pytest.raises(InvalidRequest, match="text: the lane does not serve images"):
+    with pytest.raises(InvalidRequest, match="text: the lane does not serve images") as refused:
         decide(only(), seen, view(text_only))
+    assert refused.value.param == "images"
     assert decide(only(), seen, view(text_only), view(lane("both"))).lane == "both"
 
 

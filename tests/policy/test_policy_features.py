@@ -37,7 +37,6 @@ def test_chat_body() -> None:
         dry_run=0.0,
         num_messages=2,
         is_stream=True,
-        surfaces=(),
     )
 
 
@@ -101,32 +100,37 @@ def test_long_prompts_are_run_at_their_end() -> None:
 @pytest.mark.parametrize(
     ("fields", "surfaces"),
     [
-        ({"temperature": 0}, ()),
-        ({}, ("temperature",)),
-        ({"temperature": 0, "min_p": 0.1}, ("min_p",)),
-        ({"temperature": 0, "frequency_penalty": 0.5}, ("penalties",)),
-        ({"temperature": 0, "repetition_penalty": 1}, ()),
-        ({"temperature": 0, "logit_bias": {"5": 1}}, ("logit_bias",)),
-        ({"temperature": 0, "top_k": 5}, ()),
-        ({"temperature": 0, "top_k": 5, "top_p": 0.9}, ("top_k_top_p",)),
-        ({"temperature": 0, "custom_logit_processor": "x"}, ("logit_processor",)),
-        ({"temperature": 0, "response_format": {"type": "json_schema"}}, ("grammar",)),
-        ({"temperature": 0, "response_format": {"type": "text"}}, ()),
-        ({"temperature": 0, "regex": "a+"}, ("grammar",)),
-        ({"temperature": 0, "logprobs": True}, ("logprobs",)),
-        ({"temperature": 0, "seed": 0}, ("seed",)),
-        ({"temperature": 0, "lora_path": "x"}, ("lora",)),
+        ({"temperature": 0}, {}),
+        ({}, {"temperature": "temperature"}),
+        ({"temperature": 0, "min_p": 0.1, "seed": 1, "top_k": 5, "top_p": 0.5}, {}),
+        ({"min_p": 0.1}, {"temperature": "temperature", "min_p": "min_p"}),
+        ({"top_k": 5, "top_p": 1.0}, {"temperature": "temperature"}),
+        ({"top_k": -1, "top_p": 0.5}, {"temperature": "temperature"}),
+        ({"top_k": 5, "top_p": 0.5}, {"temperature": "temperature", "top_k_top_p": "top_p"}),
+        ({"seed": 0}, {"temperature": "temperature", "seed": "seed"}),
+        ({"temperature": 0, "frequency_penalty": 0.5}, {"penalties": "frequency_penalty"}),
+        ({"temperature": 0, "repetition_penalty": 1.1}, {"penalties": "repetition_penalty"}),
+        ({"temperature": 0, "presence_penalty": 0.0, "frequency_penalty": None, "repetition_penalty": 1.0}, {}),
+        ({"temperature": 0, "logit_bias": {"5": 1}}, {"logit_bias": "logit_bias"}),
+        ({"temperature": 0, "logit_bias": {}}, {}),
+        ({"temperature": 0, "custom_logit_processor": "x"}, {"logit_processor": "custom_logit_processor"}),
+        ({"temperature": 0, "response_format": {"type": "json_schema"}}, {"grammar": "response_format"}),
+        ({"temperature": 0, "response_format": {"type": "text"}}, {}),
+        ({"temperature": 0, "regex": "a+"}, {"grammar": "regex"}),
+        ({"temperature": 0, "logprobs": True}, {"logprobs": "logprobs"}),
+        ({"temperature": 0, "lora_path": "x"}, {"lora": "lora_path"}),
     ],
 )
-def test_surfaces(fields: dict[str, Any], surfaces: tuple[str, ...]) -> None:
-    """What a verifier must honour is named, and a value that changes nothing is not."""
+def test_surfaces(fields: dict[str, Any], surfaces: dict[str, str]) -> None:
+    """Each with the field that asks for it; a value that changes nothing asks for nothing, and a greedy law is not
+    changed by what only cuts or draws."""
     assert features_of(prompt="x", **fields).surfaces == surfaces
 
 
 def test_images_are_a_surface() -> None:
     """An image part counts, wherever it stands."""
     parts = [{"type": "image_url", "image_url": {"url": "data:..."}}]
-    assert features_of(messages=[user(parts), user("x")], temperature=0).surfaces == ("images",)
+    assert features_of(messages=[user(parts), user("x")], temperature=0).surfaces == {"images": "messages"}
 
 
 def test_priority_limit_and_tenant() -> None:

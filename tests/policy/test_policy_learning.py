@@ -52,22 +52,6 @@ def test_missing_statistics_are_not_zero_acceptance() -> None:
     assert policies.learner.gates == {}
 
 
-def test_finished_text_scores_the_look_ups_that_did_not_run() -> None:
-    """A plain answer that copies its prompt raises both; a drafter that ran is left to its own counts."""
-    policies = only()
-    off = decide(policies, features("code"), off=True)
-    acceptance = policies.learner.acceptance
-    cells = [off.cell._replace(drafter=name) for name in ("ngram", "suffix")]
-    before = [acceptance.curve(cell).hazards[0] for cell in cells]
-    passage = list(range(200))
-    policies.learner.learn_text(off, passage, passage)
-    after = [acceptance.curve(cell).hazards[0] for cell in cells]
-    assert all(a > b for a, b in zip(after, before, strict=True))
-    ran = decide(policies, features("quote"))
-    policies.learner.learn_text(ran, passage, passage)
-    assert ("ngram", False, 0, "quote", 0) not in acceptance._counts
-
-
 def test_a_gate_closes_on_evidence_and_opens_on_a_success() -> None:
     """One bad request may be chance; tries wait longer each time until one pays."""
     gate = Gate()

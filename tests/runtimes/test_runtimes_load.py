@@ -11,7 +11,7 @@ from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.load import LaneWatch
 from outrider.runtimes.scripted import ScriptedLane
-from outrider.runtimes.scripted_replies import json_reply
+from outrider.runtimes.scripted_replies import Reply, json_reply
 from outrider.telemetry.metrics import Metrics
 
 
@@ -103,3 +103,32 @@ async def test_a_lane_without_a_url_is_left_alone():
     async with watched(lane):
         await asyncio.sleep(0.15)
         assert lane.state is LaneState.STARTING
+
+
+async def test_a_lane_is_not_ready_before_its_abilities_are_known():
+    """The reason says what is missing, or what of it cannot be used."""
+    async with ScriptedLane() as scripted:
+        scripted.overrides["/server_info"] = json_reply({}, 404)
+        lane = Lane("a", scripted.url)
+        async with watched(lane):
+            await eventually(lambda: lane.reason == "/server_info answers 404, so nothing is known of its abilities")
+            scripted.overrides["/server_info"] = json_reply({"speculative_algorithm": "DFLASH"})
+            await eventually(lambda: "DFLASH" in lane.reason)
+            assert not lane.is_ready
+            del scripted.overrides["/server_info"]
+            await eventually(lambda: lane.is_ready)
+            assert lane.abilities.drafters["ngram"].max == 16
+
+
+async def test_without_loads_the_gauges_are_read():
+    """As of older versions of SGLang; one that is missing, or no gauges at all, is unknown."""
+    page = 'sglang:num_running_reqs{tp_rank="0"} 3.0\nsglang:num_queue_reqs{tp_rank="0"} 2.0\n'
+    async with ScriptedLane() as scripted:
+        scripted.overrides["/v1/loads"] = json_reply({}, 404)
+        scripted.overrides["/metrics"] = Reply(200, (("Content-Type", "text/plain"),), (page.encode(),))
+        lane = Lane("a", scripted.url)
+        async with watched(lane):
+            await eventually(lambda: lane.is_ready)
+            assert (lane.load().num_requests, lane.load().max_running) == (5, 16)
+            scripted.overrides["/metrics"] = Reply(200, (("Content-Type", "text/plain"),), (page[:37].encode(),))
+            await eventually(lambda: lane.load() is None)

@@ -15,18 +15,24 @@ def lane(name, *models, in_flight=0):
     return one
 
 
-def test_the_ready_lane_with_the_fewest_requests_is_taken():
-    """The first of equals."""
-    a, b, c = lane("a", "m", in_flight=2), lane("b", "m", in_flight=1), lane("c", "m", in_flight=1)
-    assert Pool([a, b, c]).resolve("m") is b
+def test_a_group_is_the_ready_lanes_of_a_model():
+    """However busy they are; a lane that failed is out of it."""
+    a, b, c = lane("a", "m", in_flight=9), lane("b", "m", "n"), lane("c", "n")
+    pool = Pool([a, b, c])
+    assert (pool.ready("m"), pool.ready("n")) == ([a, b], [b, c])
     b.fails("x")
-    assert Pool([a, b, c]).resolve("m") is c
+    assert (pool.ready("m"), pool.ready("n")) == ([a], [c])
 
 
-def test_only_lanes_that_serve_the_model_count():
-    """However busy they are."""
-    a, b = lane("a", "m", in_flight=9), lane("b", "n")
-    assert Pool([a, b]).resolve("m") is a
+def test_lanes_come_and_go():
+    """A lane that is added takes requests, one that is removed does not."""
+    a, b = lane("a", "m"), lane("b", "m")
+    pool = Pool([a])
+    pool.add(b)
+    assert pool.ready("m") == [a, b]
+    pool.remove(a)
+    assert pool.ready("m") == [b]
+    assert [entry["name"] for entry in pool.describe()] == ["b"]
 
 
 def test_no_ready_lane_is_unavailable_with_the_states():
@@ -34,7 +40,7 @@ def test_no_ready_lane_is_unavailable_with_the_states():
     a = lane("a", "m")
     a.fails("x")
     with pytest.raises(LaneUnavailable, match="a is failed") as caught:
-        Pool([a]).resolve("m")
+        Pool([a]).ready("m")
     assert caught.value.retry_after_s
     assert not Pool([a]).is_ready
 
@@ -42,14 +48,14 @@ def test_no_ready_lane_is_unavailable_with_the_states():
 def test_a_model_that_no_lane_serves_is_not_found():
     """The message lists what is served."""
     with pytest.raises(ModelNotFound, match="served: m") as caught:
-        Pool([lane("a", "m")]).resolve("x")
+        Pool([lane("a", "m")]).ready("x")
     assert caught.value.param == "model"
 
 
 def test_while_models_are_unknown_nothing_is_not_found():
     """A lane that is still starting may serve it."""
     with pytest.raises(LaneUnavailable):
-        Pool([lane("a", "m"), lane("b")]).resolve("x")
+        Pool([lane("a", "m"), lane("b")]).ready("x")
     with pytest.raises(LaneUnavailable):
         Pool([lane("b")]).models()
 

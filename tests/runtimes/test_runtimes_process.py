@@ -8,11 +8,12 @@ import pytest
 
 from gateway.world import eventually
 from outrider.errors import LaneFailed
-from outrider.runtimes.process import ChildProcess, new_log
+from outrider.runtimes.launch import Launch
+from outrider.runtimes.process import ChildProcess, Log
 
 
 async def start(source, log=None):
-    return await ChildProcess.start("x", [sys.executable, "-c", source], log if log is not None else new_log())
+    return await ChildProcess.start("x", Launch((sys.executable, "-c", source)), log if log is not None else Log())
 
 
 def is_alive(pid):
@@ -25,7 +26,7 @@ def is_alive(pid):
 
 async def test_output_is_kept_line_by_line():
     """Both streams, the last 200 lines, odd bytes and a line without an end included."""
-    log = new_log()
+    log = Log()
     source = (
         "import sys; [print(i) for i in range(300)]; sys.stdout.flush(); "
         "sys.stderr.write('err\\n'); sys.stderr.flush(); sys.stdout.buffer.write(b'\\xff end')"
@@ -39,7 +40,7 @@ async def test_output_is_kept_line_by_line():
 
 async def test_a_line_without_end_does_not_grow_for_ever():
     """It is cut into pieces."""
-    log = new_log()
+    log = Log()
     process = await start("print('x' * 200_000)", log)
     await process.wait()
     assert sum(map(len, log)) == 200_000
@@ -58,7 +59,7 @@ async def test_the_end_of_standard_input_is_a_sign_to_exit():
 
 async def test_a_stubborn_process_is_killed_with_its_children():
     """After the grace; a grandchild goes with it."""
-    log = new_log()
+    log = Log()
     source = (
         "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
@@ -68,7 +69,7 @@ async def test_a_stubborn_process_is_killed_with_its_children():
     await eventually(lambda: len(log) == 1, 30)
     await process.stop(0.2)
     assert not is_alive(process.pid)
-    grandchild = int(log[0])
+    grandchild = int(next(iter(log)))
     await eventually(lambda: not is_alive(grandchild) or _is_zombie(grandchild))
     assert "exit -9" in repr(process)
 
@@ -89,4 +90,4 @@ async def test_a_process_that_ended_can_be_stopped_again():
 async def test_a_program_that_cannot_be_started_is_a_failure():
     """With its name in the message."""
     with pytest.raises(LaneFailed, match="/no/such"):
-        await ChildProcess.start("x", ["/no/such/program"], new_log())
+        await ChildProcess.start("x", Launch(("/no/such/program",)), Log())

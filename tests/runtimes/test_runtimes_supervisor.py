@@ -4,17 +4,15 @@ import asyncio
 import os
 import sys
 from contextlib import asynccontextmanager
-from pathlib import Path
-
-import pytest
 
 from gateway.world import eventually
-from outrider.config import LaneSection
 from outrider.core import LaneState
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
+from outrider.runtimes.launch import Launch
 from outrider.runtimes.load import LaneWatch
-from outrider.runtimes.supervisor import Backoff, Supervisor, engine_command
+from outrider.runtimes.process import Log
+from outrider.runtimes.supervisor import Backoff, Supervisor
 from outrider.telemetry.metrics import Metrics
 
 #: A lane as a process: serves until its standard input ends.
@@ -37,7 +35,7 @@ time.sleep(60)
 
 
 def python(source):
-    return lambda port: [sys.executable, "-c", source, str(port)]
+    return lambda port: Launch((sys.executable, "-c", source, str(port)))
 
 
 def is_alive(pid):
@@ -49,12 +47,13 @@ def is_alive(pid):
 
 
 @asynccontextmanager
-async def supervised(command, *, ready_timeout_s=30.0, backoff=None):
+async def supervised(command, *, ready_timeout_s=30.0, backoff=None, log=None):
     """A supervisor and a watch at work."""
     metrics = Metrics()
     backoff = backoff or Backoff(first_s=0.05, limit_s=0.2)
     async with LaneClient(metrics) as client:
-        supervisor = Supervisor(Lane("a"), command, metrics, ready_timeout_s=ready_timeout_s, backoff=backoff)
+        lane = Lane("a")
+        supervisor = Supervisor(lane, command, metrics, ready_timeout_s=ready_timeout_s, backoff=backoff, log=log)
         tasks = [asyncio.create_task(supervisor.run()), asyncio.create_task(LaneWatch(supervisor.lane, client).run())]
         try:
             yield supervisor
@@ -85,7 +84,8 @@ async def test_a_killed_process_is_restarted():
         pid = supervisor.process.pid
         os.kill(pid, 9)
         await eventually(lambda: lane.state is LaneState.FAILED)
-        assert "exit code -9" in lane.reason and "scripted lane serves" in lane.reason
+        await eventually(lambda: "exit code -9" in lane.reason)
+        assert "scripted lane serves" in lane.reason
         assert lane.url is None and lane.serves("scripted")
         await eventually(lambda: lane.is_ready, 30)
         assert supervisor.process.pid != pid
@@ -96,15 +96,24 @@ async def test_a_process_that_fails_to_start_shows_why():
     source = "import sys; print('first'); sys.exit('no such model')"
     async with supervised(python(source), backoff=Backoff(first_s=0.1)) as supervisor:
         lane = supervisor.lane
-        await eventually(lambda: lane.state is LaneState.FAILED, 30)
-        assert "exit code 1" in lane.reason and "no such model" in lane.reason
+        await eventually(lambda: lane.state is LaneState.FAILED and "exit code 1" in lane.reason, 30)
+        assert "no such model" in lane.reason
         await eventually(lambda: b"outrider_lane_restarts_total" in supervisor._metrics.render({}) and
                          b'restarts_total{lane="a"} 1.0' in supervisor._metrics.render({}), 30)  # fmt: skip
 
 
+async def test_all_that_a_process_writes_is_in_a_file(tmp_path):
+    """Over several starts, for when the last lines are not enough."""
+    path = tmp_path / "logs" / "a.log"
+    source = "import sys; print('first'); sys.exit('no such model')"
+    async with supervised(python(source), log=Log(path)):
+        await eventually(lambda: path.exists() and path.read_text().count("no such model") >= 2, 30)
+    assert path.read_text().startswith("first\nno such model\n")
+
+
 async def test_a_program_that_does_not_exist_is_a_failure():
     """Not an exception that ends the supervision."""
-    async with supervised(lambda _port: ["/no/such/program"]) as supervisor:
+    async with supervised(lambda _port: Launch(("/no/such/program",))) as supervisor:
         await eventually(lambda: supervisor.lane.state is LaneState.FAILED)
         assert "cannot be started" in supervisor.lane.reason
 
@@ -136,23 +145,3 @@ def test_backoff_doubles_to_a_limit_and_forgets_after_health():
     assert backoff.after(59) == 30
     assert backoff.after(60) == 0.5
     assert backoff.after(1) == 1
-
-
-@pytest.mark.parametrize("name", [None, "served"])
-def test_the_engines_command_line(name):
-    """Every setting of the section is passed; what is None is left to the engine."""
-    section = LaneSection(model="/m", max_running=3, max_total_tokens=512, num_threads=2, served_model_name=name)
-    command = engine_command(section, 1234)
-    assert command[:6] == [sys.executable, "-m", "outrider", "engine", "--model", "/m"]
-    text = " ".join(command)
-    for part in ("--host 127.0.0.1", "--port 1234", "--max-running 3", "--max-total-tokens 512", "--num-threads 2"):
-        assert part in text
-    assert "--exit-with-stdin" in command and "--context-length" not in command
-    assert "--draft-model" not in command and "--layer-skip" not in command
-    assert ("--served-model-name served" in text) is (name is not None)
-
-
-def test_what_drafters_need_is_passed_on():
-    """The draft model and the layer set of a lane reach its engine."""
-    section = LaneSection(draft_model="/small", layer_skip=Path("/set.json"))
-    assert "--draft-model /small --layer-skip /set.json" in " ".join(engine_command(section, 1))

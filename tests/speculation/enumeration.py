@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from outrider.speculation.noise import Coins
+from outrider.speculation.noise import Choice, Coins
 from outrider.speculation.outcome import Verified
 from outrider.speculation.proposal import PointMass, Proposal, SampledChain, SampledTree, TopKTree
 from outrider.speculation.target import SamplingLaw, Target
@@ -37,10 +37,12 @@ class Branches:
     others: list[tuple[int, ...]] = field(default_factory=list)
     depths: set[int] = field(default_factory=set)
 
-    def choose(self, depth: int, probs: torch.Tensor) -> int:
+    def choose(
+        self, depth: int, probs: torch.Tensor, slack: float = 0.0, doubtful: torch.Tensor | None = None
+    ) -> Choice:
         assert depth not in self.depths, "a position's noise decides one token"
         self.depths.add(depth)
-        return self._branch(probs.tolist())
+        return Choice(self._branch(probs.tolist()))
 
     def accept(self, probability: float) -> bool:
         assert 0.0 <= probability <= 1.0

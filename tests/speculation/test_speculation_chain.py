@@ -161,7 +161,7 @@ def test_a_retrospective_k_is_caught(rule) -> None:
 
     def retrospective(coins: Branches, prefix: Prefix) -> SampledChain:
         proposal = sampled(coins, prefix)
-        return proposal.first(1 if proposal.token_ids == (0,) else 0)
+        return proposal.only(range(1 if proposal.token_ids == (0,) else 0))
 
     def first_token(coins: Branches) -> int:
         proposal = retrospective(coins, (0,))
@@ -183,6 +183,6 @@ def test_pruning_by_the_draft_s_own_probability_is_caught(rule) -> None:
     def pruned(coins: Branches, prefix: Prefix) -> SampledChain:
         proposal = sampled(coins, prefix)
         own = [float(row[token]) for row, token in zip(proposal.draft_probs, proposal.token_ids, strict=True)]
-        return proposal.first(next((i for i, p in enumerate(own) if p < 0.4), 2))
+        return proposal.only(range(next((i for i, p in enumerate(own) if p < 0.4), 2)))
 
     assert RANDOM.error(pruned, rule) > 1e-3

@@ -18,12 +18,26 @@ def test_a_chain_s_tokens_follow_one_another() -> None:
 
 
 def test_a_chain_can_be_cut() -> None:
-    """The first k tokens with their laws; more than there are is all."""
-    assert PointMass((4, 5, 6)).first(2) == PointMass((4, 5))
-    cut = SampledChain((1, 2), ROWS).first(1)
+    """Its beginning with the laws that belong to it; nothing else of it is a chain after the prefix."""
+    assert PointMass((4, 5, 6)).only((0, 1)) == PointMass((4, 5))
+    cut = SampledChain((1, 2), ROWS).only((0,))
     assert cut.token_ids == (1,) and torch.equal(cut.draft_probs, ROWS[:1])
-    whole = SampledChain((1, 2), ROWS)
-    assert whole.first(5) is whole
+    for chain in (PointMass((4, 5, 6)), SampledChain((1, 2), ROWS)):
+        with pytest.raises(ValueError, match="only a beginning"):
+            chain.only((1,))
+
+
+def test_a_tree_can_be_cut_where_ancestors_stay() -> None:
+    """Nodes are numbered anew and keep their laws; a node whose parent is gone is refused."""
+    tokens, parents = (4, 5, 6, 7), (-1, -1, 1, 2)
+    laws = torch.arange(15, dtype=torch.float64).view(5, 3)
+    assert TopKTree(tokens, parents).only((1, 2)) == TopKTree((5, 6), (-1, 0))
+    cut = SampledTree(tokens, parents, laws).only((1, 2))
+    assert (cut.token_ids, cut.parents) == ((5, 6), (-1, 0)) and torch.equal(cut.draft_probs, laws[[0, 2, 3]])
+    for tree in (TopKTree(tokens, parents), SampledTree(tokens, parents, laws)):
+        assert tree.only(range(4)) is tree
+        with pytest.raises(ValueError, match="node 3 cannot be kept without its parent"):
+            tree.only((0, 3))
 
 
 @pytest.mark.parametrize("parents", [(-1, 1), (-1, -2), (0, 0)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,8 +25,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.speculation.chain import token_rejection
+from outrider.speculation.noise import Choice, Noise
 from outrider.speculation.outcome import Verified
-from outrider.speculation.target import History, SamplingLaw, Target, count_near_ties
+from outrider.speculation.target import ROUNDING, History, SamplingLaw, Target
 from outrider.speculation.verify import verify
 
 
@@ -135,10 +137,29 @@ def test_a_tiny_temperature_does_not_overflow() -> None:
     assert Target(torch.tensor([[1e4, 0.0, -1e4]]), SamplingLaw(1e-6)).probs(0, ()).tolist() == [1.0, 0.0, 0.0]
 
 
-def test_near_ties_are_counted() -> None:
-    """Rows whose two best logits are closer than the tolerance; exact ties too."""
-    logits = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.9999, 0.0], [1.0, 0.5, 0.5]])
-    assert [count_near_ties(logits, tolerance) for tolerance in (1e-6, 1e-3, 1.0)] == [1, 2, 3]
+def choice_of(logits: list[float], law: SamplingLaw, seed: int = 0) -> Choice:
+    return Target(torch.tensor([logits], dtype=torch.float64), law).choose(0, (), Noise(seed, 0, True))
+
+
+def test_greedy_near_ties() -> None:
+    """Two best logits that are closer than rounding can be trusted, exact ties too; others do not matter."""
+    greedy = SamplingLaw(0.0)
+    assert choice_of([1.0, 1.0, 0.0], greedy).is_near_tie
+    assert choice_of([1.0, 1.0 - ROUNDING / 2, 0.0], greedy).is_near_tie
+    assert not choice_of([1.0, 1.0 - 2 * ROUNDING, 0.5, 0.5], greedy).is_near_tie
+
+
+@settings(max_examples=60, deadline=None)
+@given(law=laws.filter(lambda law: not law.is_greedy and law.temperature > 0.3), seed=st.integers(0, 10_000))
+def test_rounding_changes_a_token_only_at_a_near_tie(law: SamplingLaw, seed: int) -> None:
+    """Logits moved at random within the tolerance, under any filters: another token is announced beforehand."""
+    rng = np.random.default_rng(seed)
+    law = replace(law, repetition_penalty=1.0, frequency_penalty=0.0, presence_penalty=0.0)
+    for position in range(20):
+        logits = rng.choice([0.0, 1.0, 1.0 + ROUNDING / 3, 2.0, 2.0 - ROUNDING / 3], size=10)
+        moved = logits + rng.uniform(-ROUNDING / 2, ROUNDING / 2, size=10)
+        first, second = choice_of(logits.tolist(), law, position), choice_of(moved.tolist(), law, position)
+        assert first.is_near_tie or first.token_id == second.token_id
 
 
 WORLD = World(random_rows(1), random_rows(2))

@@ -88,7 +88,7 @@ def test_not_even_a_drafter_that_knows_the_noise_changes_a_seed_s_tokens() -> No
     """Choosing drafts and their number by what the target will choose changes the speed only."""
 
     def clairvoyant(world: World, noise: Noise, prefix: Prefix) -> PointMass:
-        token = noise.choose(0, world.target[prefix[-1]])
+        token = noise.choose(0, world.target[prefix[-1]]).token_id
         return PointMass((token, (token + 1) % 3) if token else ())
 
     for seed in range(20):

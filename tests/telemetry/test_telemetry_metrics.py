@@ -75,3 +75,38 @@ def test_two_gateways_do_not_share_counts():
     one, other = Metrics(), Metrics()
     one.lane_restarted("a")
     assert ("outrider_lane_restarts_total", ("lane", "a")) not in samples(other)
+
+
+def test_waste_is_counted_per_workload_and_tenant():
+    """Verified drafts that were not accepted; those of a lane that cannot count are not guessed."""
+    metrics = Metrics()
+    metrics.ended(Outcome(200, stats=SpecStats(3, 2, (1, 2), 9), workload="code", tenant="team"))
+    metrics.ended(Outcome(200, stats=SpecStats(3, 2, (1, 2), None), workload="chat", tenant="team"))
+    seen = samples(metrics)
+    assert seen[("outrider_wasted_draft_tokens_total", ("tenant", "team"), ("workload", "code"))] == 7
+    assert ("outrider_wasted_draft_tokens_total", ("tenant", "team"), ("workload", "chat")) not in seen
+    assert seen[("outrider_accept_length_count",)] == 2
+    assert seen[("outrider_accept_length_sum",)] == 2 * (1 + 2 / 3)
+
+
+def test_the_pace_of_streams_is_measured():
+    """Mean time between tokens, and pauses; a whole answer has no pace."""
+    metrics = Metrics()
+    metrics.ended(Outcome(200, num_completion_tokens=11, num_events=5, num_slow_gaps=2, phases={"decode": 1.0}))
+    metrics.ended(Outcome(200, num_completion_tokens=11, num_events=1, phases={"decode": 1.0}))
+    seen = samples(metrics)
+    assert seen[("outrider_inter_token_seconds_count",)] == 1
+    assert seen[("outrider_inter_token_seconds_sum",)] == 0.1
+    assert seen[("outrider_slow_gaps_total",)] == 2
+
+
+def test_reloads_and_the_loops_lag():
+    """Applied and refused apart."""
+    metrics = Metrics()
+    metrics.reloaded(True)
+    metrics.reloaded(False)
+    metrics.loop_lagged(0.02)
+    seen = samples(metrics)
+    assert seen[("outrider_reloads_total", ("result", "applied"))] == 1
+    assert seen[("outrider_reloads_total", ("result", "refused"))] == 1
+    assert seen[("outrider_event_loop_lag_seconds_sum",)] == 0.02

@@ -22,7 +22,9 @@ def engine(  # noqa: PLR0913 - one parameter per flag
     draft_model: Annotated[
         str | None, typer.Option(help="Smaller model with the same tokenizer, for drafts.")
     ] = None,
-    layer_skip: Annotated[Path | None, typer.Option(help="Layer set of the drafter layer_skip (JSON).")] = None,
+    layer_skip: Annotated[
+        Path | None, typer.Option(help="Layer set of the drafter layer_skip (JSON), instead of the profile's.")
+    ] = None,
     num_threads: Annotated[int | None, typer.Option(min=1, help="Threads of the tensor library.")] = None,
     served_model_name: Annotated[str | None, typer.Option(help="Name in answers and in /v1/models.")] = None,
     exit_with_stdin: Annotated[bool, typer.Option(help="Stop when standard input ends.")] = False,
@@ -32,9 +34,10 @@ def engine(  # noqa: PLR0913 - one parameter per flag
 
     from outrider.engine.drafters.sources import DraftOptions
     from outrider.engine.engine import EngineLimits
-    from outrider.engine.profile import table_path
+    from outrider.engine.info import ServerOptions
+    from outrider.engine.profile import layers_for, table_path
     from outrider.engine.pull import locate
-    from outrider.engine.server import ServerOptions, run
+    from outrider.engine.server import run
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if num_threads is not None:
@@ -46,7 +49,9 @@ def engine(  # noqa: PLR0913 - one parameter per flag
         host=host,
         port=port,
         limits=EngineLimits(max_running, max_total_tokens, context_length),
-        drafting=DraftOptions(locate(draft_model, cache_dir()) if draft_model else None, layer_skip),
+        drafting=DraftOptions(
+            locate(draft_model, cache_dir()) if draft_model else None, layers_for(folder, cache_dir(), layer_skip)
+        ),
         cost_table=table_path(folder, cache_dir()),
         exits_with_stdin=exit_with_stdin,
     )

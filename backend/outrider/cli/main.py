@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli import bench, model, policy
+from outrider.cli import bench, lanes, model, policy
 from outrider.cli.demo import demo
 from outrider.cli.engine import engine
 from outrider.cli.profile import profile
@@ -29,6 +29,7 @@ app.command()(speedup)
 app.add_typer(bench.app, name="bench")
 app.add_typer(policy.app, name="policy")
 app.add_typer(model.app, name="model")
+app.add_typer(lanes.app, name="lanes")
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -13,10 +13,10 @@ import orjson
 import typer
 from pydantic import ValidationError
 
-from outrider.config import environment, packaged_data
+from outrider.config import inherited_environment, packaged_data
 from outrider.core import Hints, LaneAbility, LaneLoad, LaneView
 from outrider.errors import ConfigError, SetupError
-from outrider.policy.decide import Decision
+from outrider.policy.decision import Decision
 from outrider.policy.features import extract_features
 from outrider.policy.limits import policy_schema
 from outrider.policy.loader import Source, load_policies, validate_file
@@ -60,7 +60,7 @@ def validate(
     abilities = () if lanes is None else read_lanes(lanes)
     has_problems = False
     for path in files:
-        problems = validate_file(path, environment(), abilities)
+        problems = validate_file(path, inherited_environment(), abilities)
         for problem in problems:
             typer.echo(str(problem))
         if not problems:
@@ -92,7 +92,7 @@ def explain(
 
 
 def _source(policies: Path | None, default: str) -> Source:
-    return Source([policies or packaged_data("policies")], default, env=environment())
+    return Source([policies or packaged_data("policies")], default, env=inherited_environment())
 
 
 @app.command()

@@ -17,7 +17,8 @@ from outrider.core import DRAFTERS, DrafterAbility, Hints, LaneAbility, LaneLoad
 from outrider.cost import ClosedCost
 from outrider.dispatch.learning import LearningStore, record_of
 from outrider.errors import ConfigError
-from outrider.policy.decide import Decision, PolicySet
+from outrider.policy.decide import PolicySet
+from outrider.policy.decision import Decision
 from outrider.policy.evaluate import Record, Replayed
 from outrider.policy.features import Features
 from outrider.policy.limits import WorkloadPolicy
@@ -78,7 +79,9 @@ def write_records(path: Path, served: Iterable[Served]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for one in served:
             feedback = one.feedback
-            outcome = Outcome(200, None, feedback.stats, feedback.num_tokens, phases={"decode": one.seconds})
+            outcome = Outcome(
+                200, None, feedback.stats, num_completion_tokens=feedback.num_tokens, phases={"decode": one.seconds}
+            )
             file.write(json.dumps(record_of(one.decision, outcome)) + "\n")
 
 

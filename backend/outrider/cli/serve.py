@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.cli.console import run_async
-from outrider.config import Config, load_config
+from outrider.config import Config, UrlSection, load_config
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,6 +32,7 @@ def serve(
     model: Annotated[
         str | None, typer.Option(help="Model of every lane: a pulled model's name, or a folder.")
     ] = None,
+    access_log: Annotated[bool, typer.Option(help="Log one JSON object per request.")] = False,
     verbose: Annotated[bool, typer.Option(help="Log every request and every line of the lanes.")] = False,
 ) -> None:
     """Serve the OpenAI-compatible endpoint until Ctrl-C; a second Ctrl-C does not wait for running requests."""
@@ -40,6 +41,8 @@ def serve(
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    if access_log:
+        logging.getLogger("outrider.access").setLevel(logging.INFO)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     settings = _with_overrides(load_config(config), host, port, model)
     run_async(run(settings, on_ready=_announce))
@@ -50,7 +53,9 @@ def _with_overrides(config: Config, host: str | None, port: int | None, model: s
     server = {name: value for name, value in server.items() if value is not None}
     lanes = config.lanes
     if model is not None:
-        lanes = tuple(lane.model_copy(update={"model": model}) for lane in lanes)
+        lanes = tuple(
+            lane if isinstance(lane, UrlSection) else lane.model_copy(update={"model": model}) for lane in lanes
+        )
     return config.model_copy(update={"server": config.server.model_copy(update=server), "lanes": lanes})
 
 
@@ -68,15 +73,14 @@ async def _announce(gateway: Gateway) -> None:
 
 async def wait_for_lanes(console: Console, gateway: Gateway) -> None:
     """Show the lanes until all are ready. A lane that fails shows why, once per failure."""
-    waiting = list(gateway.supervisors)
     shown: dict[str, str | None] = {}
     with console.status("") as spinner:
-        while waiting:
-            names = ", ".join(f"{one.lane.name} ({one.lane.state.value})" for one in waiting)
-            spinner.update(f"waiting for {names}")
-            for supervisor in waiting:
+        # Lanes that somebody else runs are known only once their names are resolved.
+        while (waiting := [lane for lane in gateway.pool.lanes if not lane.is_ready]) or not gateway.pool.lanes:
+            names = ", ".join(f"{lane.name} ({lane.state.value})" for lane in waiting)
+            spinner.update(f"waiting for {names or 'the names of lanes'}")
+            for supervisor in gateway.supervisors:
                 _show_failure(console, supervisor, shown)
-            waiting = [one for one in waiting if not one.lane.is_ready]
             await asyncio.sleep(_POLL_S)
     for card in gateway.pool.models():
         console.print(f"model [bold]{card.id}[/bold] is ready\n")

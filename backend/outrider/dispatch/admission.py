@@ -1,82 +1,154 @@
-"""Admission: how many requests are at lanes, and who waits for a place, first come first served."""
+"""Admission: how many requests are at lanes, and who waits for a place: by priority, then tenants in turn."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections import OrderedDict, deque
+from dataclasses import dataclass
 
 from outrider.config import AdmissionSection
-from outrider.errors import QueueFull, QueueTimeout
+from outrider.core import PRIORITIES, Priority
+from outrider.errors import DeadlineExceeded, QueueFull, QueueTimeout
 
 _RETRY_AFTER_S = 1.0
 
 _Place = asyncio.Future[None]
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who asks for a place."""
+
+    priority: Priority = "default"
+    tenant: str = "none"
+    deadline_s: float | None = None
+    """`time.monotonic()` at which the answer is of no use any more."""
+
+
+ANYBODY = Claim()
+
+
+class _Line:
+    """Those who wait with one priority: tenants take turns, and each is served in the order of arrival."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self._tenants: OrderedDict[str, deque[_Place]] = OrderedDict()
+        self.turn = 0.0
+        """Grows by 1 / share with every place given; the line with the smallest is next."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._tenants
+
+    def add(self, tenant: str, place: _Place) -> None:
+        self._tenants.setdefault(tenant, deque()).append(place)
+
+    def pop(self) -> _Place:
+        tenant, places = self._tenants.popitem(last=False)
+        place = places.popleft()
+        if places:
+            self._tenants[tenant] = places  # behind the others
+        return place
+
+    def remove(self, tenant: str, place: _Place) -> None:
+        places = self._tenants[tenant]
+        places.remove(place)
+        if not places:
+            del self._tenants[tenant]
+
+
+class _Slot:
+    """The context manager of `Admission.slot`; a class, since one made of a generator costs several times as much."""
+
+    def __init__(self, admission: Admission, claim: Claim) -> None:
+        self._admission = admission
+        self._claim = claim
+
+    async def __aenter__(self) -> None:
+        place = self._admission.enter(self._claim)
+        if place is not None:
+            await self._admission.wait(self._claim, place)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._admission.leave()
+
+
 class Admission:
-    """A bounded number of places and a bounded queue for them. Decisions are plain methods; only `slot` waits."""
+    """A bounded number of places and a bounded queue for them. Decisions are plain methods; only `slot` waits.
+
+    Priorities share places in proportion (stride scheduling), so that none starves.
+    """
 
     def __init__(self, limits: AdmissionSection) -> None:
         self._limits = limits
-        self._queue: deque[_Place] = deque()
+        self._lines = {one: _Line(limits.shares.get(one, 1.0)) for one in PRIORITIES}
+        self._turn = 0.0
         self.num_in_flight = 0
+        self.num_queued = 0
 
     def __repr__(self) -> str:
         return f"<Admission {self.num_in_flight} in flight, {self.num_queued} queued>"
 
-    @property
-    def num_queued(self) -> int:
-        return len(self._queue)
-
-    def enter(self) -> _Place | None:
+    def enter(self, claim: Claim = ANYBODY) -> _Place | None:
         """Take a place at once (None), or queue for one (a future that is done when it is ours).
 
         QueueFull when the queue is at its limit.
         """
-        if self.num_in_flight < self._limits.max_in_flight and not self._queue:
+        if self.num_in_flight < self._limits.max_in_flight and not self.num_queued:
             self.num_in_flight += 1
             return None
         if self.num_queued >= self._limits.max_queued:
             raise QueueFull(f"{self.num_queued} requests are waiting already", retry_after_s=_RETRY_AFTER_S)
         place = asyncio.get_running_loop().create_future()
-        self._queue.append(place)
+        line = self._lines[claim.priority]
+        if line.is_empty:  # waiting time that was not used gives no credit
+            line.turn = max(line.turn, self._turn)
+        line.add(claim.tenant, place)
+        self.num_queued += 1
         return place
 
     def leave(self) -> None:
-        """Give the place to the first in the queue, or free it."""
-        if self._queue:
-            self._queue.popleft().set_result(None)
-        else:
+        """Give the place to the next in the queue, or free it."""
+        if not self.num_queued:
             self.num_in_flight -= 1
+            return
+        waiting = [line for line in self._lines.values() if not line.is_empty]
+        line = min(waiting, key=lambda one: one.turn)
+        self._turn = line.turn
+        line.turn += 1 / line.share
+        self.num_queued -= 1
+        line.pop().set_result(None)
 
-    def give_up(self, place: _Place) -> None:
+    def give_up(self, claim: Claim, place: _Place) -> None:
         """Stop waiting; a place that was given in this very moment goes on to the next."""
         if place.done():
             self.leave()
         else:
-            self._queue.remove(place)
+            self._lines[claim.priority].remove(claim.tenant, place)
+            self.num_queued -= 1
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Hold a place for the block. QueueFull, or QueueTimeout after `queue_timeout_s` in the queue."""
-        place = self.enter()
-        if place is not None:
-            await self._wait(place)
-        try:
-            yield
-        finally:
-            self.leave()
+    def slot(self, claim: Claim = ANYBODY) -> _Slot:
+        """Hold a place for the block.
 
-    async def _wait(self, place: _Place) -> None:
+        QueueFull; QueueTimeout after `queue_timeout_s` in the queue; DeadlineExceeded at the claim's deadline.
+        """
+        return _Slot(self, claim)
+
+    async def wait(self, claim: Claim, place: _Place) -> None:
+        """Until `place`, which `enter` gave, is ours; giving it up at every other end."""
         limit_s = self._limits.queue_timeout_s
+        left_s = limit_s if claim.deadline_s is None else claim.deadline_s - time.monotonic()
         try:
             # Not `wait_for`: it would cancel the future, whose result says who has the place.
-            await asyncio.wait([place], timeout=limit_s)
+            await asyncio.wait([place], timeout=max(min(limit_s, left_s), 0.0))
         except asyncio.CancelledError:
-            self.give_up(place)
+            self.give_up(claim, place)
             raise
-        if not place.done():
-            self.give_up(place)
-            raise QueueTimeout(f"no place became free within {limit_s:g} s", retry_after_s=_RETRY_AFTER_S)
+        if place.done():
+            return
+        self.give_up(claim, place)
+        if left_s < limit_s:
+            raise DeadlineExceeded("the deadline passed while the request waited for a place")
+        raise QueueTimeout(f"no place became free within {limit_s:g} s", retry_after_s=_RETRY_AFTER_S)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outrider.core import Hints
+from outrider.dispatch.admission import ANYBODY, Claim
+from outrider.dispatch.keys import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +34,7 @@ class Call:
     """`time.monotonic()` of the arrival."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers to forward to the lane."""
+    claim: Claim = ANYBODY
+    """Priority, tenant and deadline."""
+    key: Key | None = None
+    """The API key; None when none are in force."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from operator import attrgetter
 
-from outrider.core import DRAFTERS, LaneAbility, LaneView, Outcome
+from outrider.core import LaneView, Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.learning import LearningStore, feedback_of
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneUnavailable
-from outrider.policy.decide import Decision, Origin, PolicySet
+from outrider.policy.decide import Origin, PolicySet
+from outrider.policy.decision import Decision
 from outrider.policy.features import extract_features
+from outrider.policy.reload import PolicyFiles
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.pool import Pool
@@ -23,6 +26,7 @@ from outrider.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
+_NUM_IN_FLIGHT = attrgetter("num_in_flight")
 #: Status of a request whose client left; in logs and metrics only.
 CLIENT_LEFT = 499
 
@@ -35,24 +39,27 @@ class Dispatcher:
         admission: Admission,
         pool: Pool,
         client: LaneClient,
-        policies: PolicySet,
+        files: PolicyFiles,
         metrics: Metrics,
         on_outcome: Callable[[Call, Outcome], None] | None = None,
     ) -> None:
         self._admission = admission
         self._pool = pool
         self._client = client
-        self.policies = policies
-        """Replaced as a whole when the files are read anew."""
+        self.files = files
         self.store: LearningStore | None = None
         """Where finished requests are recorded; None records none."""
-        self._abilities: dict[str, LaneAbility] = {}
         self._metrics = metrics
         self._on_outcome = on_outcome
         self.num_open = 0
         """Requests that have arrived and not ended, the queued ones included."""
         self._idle = asyncio.Event()
         self._idle.set()
+
+    @property
+    def policies(self) -> PolicySet:
+        """Those in force; another set when the files are read anew."""
+        return self.files.current
 
     async def wait_until_idle(self) -> None:
         """Return when no request is open."""
@@ -62,21 +69,22 @@ class Dispatcher:
     async def run(self, call: Call) -> AsyncIterator[Run]:
         """Hold everything that `call` needs while the block relays; frees all of it on every exit.
 
-        Raises ModelNotFound, QueueFull, QueueTimeout and LaneUnavailable before anything is sent to a lane.
+        Raises ModelNotFound, RateLimited, QueueFull, QueueTimeout, DeadlineExceeded and LaneUnavailable before
+        anything is sent to a lane.
         """
         # What no branch below replaces is a fault of ours.
-        outcome = Outcome(status=500, error_code="internal_error")
+        outcome = Outcome(status=500, error_code="internal_error", tenant=call.claim.tenant)
         decision: Decision | None = None
         self.num_open += 1
         self._idle.clear()
         try:
             model = self._pool.card(call.model).id
-            async with self._admission.slot():
-                outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
-                lane = self._pool.resolve(model)
-                decision = self._decide(call, lane, outcome)
-                with lane.occupied():
-                    yield self._start(call, lane, model, decision, outcome)
+            with _within_limits(call, outcome):
+                async with self._admission.slot(call.claim):
+                    outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
+                    decision, lane = self._route(call, model, outcome)
+                    with lane.occupied():
+                        yield self._start(call, lane, model, decision, outcome)
         except APIError as error:
             outcome.status, outcome.error_code = error.status, error.code
             raise
@@ -89,24 +97,28 @@ class Dispatcher:
                 self._idle.set()
             self._end(call, outcome, decision)
 
-    def _decide(self, call: Call, lane: Lane, outcome: Outcome) -> Decision:
-        now_s = time.monotonic()
+    def _route(self, call: Call, model: str, outcome: Outcome) -> tuple[Decision, Lane]:
+        """Decide over the ready lanes of the model's group."""
+        began_s = time.monotonic()
+        # Where loads are unknown or equal, the first of equals is taken: the one with the fewest requests of ours.
+        lanes = sorted(self._pool.ready(model), key=_NUM_IN_FLIGHT)
         features = extract_features(call.body, call.hints)
-        view = LaneView(self._ability(lane), lane.load())
+        views = [LaneView(lane.ability, lane.load()) for lane in lanes]
         headers = {name.lower(): value for name, value in call.headers.items()}
-        decision = self.policies.decide(features, call.hints, [view], now_s, Origin(call.model, headers))
-        outcome.phases["plan"] = time.monotonic() - now_s
+        decision = self.policies.decide(features, call.hints, views, began_s, Origin(call.model, headers))
+        outcome.phases["plan"] = time.monotonic() - began_s
+        outcome.workload, outcome.num_prompt_tokens = decision.workload, features.num_prompt_tokens
         plan = decision.plan
         self._metrics.decided(decision.workload, decision.rule, plan.drafter, plan.k)
-        return decision
-
-    def _ability(self, lane: Lane) -> LaneAbility:
-        return self._abilities.setdefault(lane.name, LaneAbility.embedded(lane.name, DRAFTERS))
+        return decision, next(lane for lane in lanes if lane.ability is decision.option.lane)
 
     def _start(self, call: Call, lane: Lane, model: str, decision: Decision, outcome: Outcome) -> Run:
         if lane.url is None:
             raise LaneUnavailable(f"lane {lane.name} is {lane.state.value}", retry_after_s=1.0)
-        return Run(call, self._client, lane.name, lane.url, model, decision, outcome)
+        return Run(
+            call, self._client, lane.name, lane.url, model, decision, outcome,
+            counts_proposed=lane.abilities.counts_proposed,
+        )  # fmt: skip
 
     def _end(self, call: Call, outcome: Outcome, decision: Decision | None) -> None:
         outcome.total_s = time.monotonic() - call.arrived_at_s
@@ -125,3 +137,20 @@ class Dispatcher:
         )  # fmt: skip
         if self._on_outcome is not None:
             self._on_outcome(call, outcome)
+
+
+@contextmanager
+def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
+    """Count the request on its key for the block, and charge what it used at the end. RateLimited."""
+    key = call.key
+    if key is None:
+        yield
+        return
+    key.enter(time.monotonic())
+    try:
+        yield
+    finally:
+        # Without a usage count from the lane, the events of a stream are the best known.
+        completed = outcome.num_completion_tokens
+        num_tokens = outcome.num_prompt_tokens + (outcome.num_events if completed is None else completed)
+        key.leave(num_tokens, time.monotonic())

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from outrider.config import Config
 from outrider.core import Outcome
 from outrider.errors import ConfigError
-from outrider.policy.decide import Decision
+from outrider.policy.decision import Decision
 from outrider.policy.learning import Feedback, Learner
+from outrider.version import __version__
 
 #: Recorded requests that are kept; the oldest go first.
 _MAX_RECORDS = 100_000
+#: Seconds between two writes of what was learnt.
+_SAVE_INTERVAL_S = 60.0
 
 
 def feedback_of(outcome: Outcome) -> Feedback | None:
@@ -81,3 +86,24 @@ class LearningStore:
 
     def close(self) -> None:
         self._db.close()
+
+
+def learning_key(config: Config) -> dict[str, str]:
+    """What is learnt holds for these lanes and this build, and is begun anew on others."""
+    return {"build": __version__, "lanes": str(config.lanes)}
+
+
+async def kept(store: LearningStore, learner: Learner, key: Mapping[str, str]) -> AsyncIterator[None]:
+    """Save what is learnt now and then, and at the end; the file is closed then."""
+
+    async def save_regularly() -> None:
+        while True:
+            await asyncio.sleep(_SAVE_INTERVAL_S)
+            store.save(learner, key)
+
+    task = asyncio.create_task(save_regularly())
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    store.save(learner, key)
+    store.close()

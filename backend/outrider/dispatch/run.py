@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from outrider.core import LaneLoad, Outcome, Report, SpecStats, WirePlan
+from outrider.core import Outcome, Report, SpecStats, WirePlan
 from outrider.dispatch.call import Call
-from outrider.errors import APIError
-from outrider.policy.decide import Decision
+from outrider.errors import APIError, DeadlineExceeded
+from outrider.policy.decision import Decision
 from outrider.policy.plan import Plan
 from outrider.runtimes.client import LaneAnswer, LaneClient, lane_call
 
+#: Header by which clients set a deadline and lanes are told what is left of it, in milliseconds.
+DEADLINE = "x-outrider-deadline-ms"
+#: A pause between two events that a reader notices.
+SLOW_GAP_S = 0.5
 #: Said in the report when the lane's counts cannot be believed.
 CONTRADICTION = "the lane's statistics contradict themselves"
 
@@ -31,26 +37,60 @@ class Run:
     outcome: Outcome
     reasons: list[str] = field(default_factory=list)
     """What came to light after the decision."""
+    counts_proposed: bool = True
+    """Whether the lane's count of proposed drafts can be believed."""
+    _last_event_s: float = 0.0
 
     @property
     def plan(self) -> Plan:
-        """The effective plan; an embedded lane honours any plan, so it is the decided one."""
+        """The plan that the lane runs."""
         return self.decision.plan
 
     def open(self) -> AbstractAsyncContextManager[LaneAnswer]:
-        """Send the request to the lane; leaving the block early aborts it there."""
+        """Send the request to the lane; leaving the block early aborts it there. DeadlineExceeded."""
         call = self.call
         model = self.model if call.body.get("model") is None else None
-        attempt = lane_call(call.path, call.raw, self.plan, model=model, is_stream=call.is_stream)
-        return self.client.open(self.lane, self.url, replace(attempt, headers=call.headers))
+        attempt = lane_call(
+            call.path, call.raw, self.plan, model=model, is_stream=call.is_stream, headers=self._headers()
+        )
+        answer = self.client.open(self.lane, self.url, attempt)
+        return answer if call.claim.deadline_s is None else self._open_in_time(answer)
+
+    @asynccontextmanager
+    async def _open_in_time(self, opened: AbstractAsyncContextManager[LaneAnswer]) -> AsyncIterator[LaneAnswer]:
+        async with AsyncExitStack() as stack:
+            async with self.within_deadline():
+                answer = await stack.enter_async_context(opened)
+            yield answer
+
+    def within_deadline(self) -> AbstractAsyncContextManager[None]:
+        """DeadlineExceeded when the request's deadline passes in the block."""
+        left_s = self._left_s()
+        return nullcontext() if left_s is None else _deadline(left_s)
+
+    def _left_s(self) -> float | None:
+        """Seconds to the deadline; None when there is none."""
+        deadline_s = self.call.claim.deadline_s
+        return None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
+
+    def _headers(self) -> Mapping[str, str]:
+        left_s = self._left_s()
+        return self.call.headers if left_s is None else {**self.call.headers, DEADLINE: str(int(1000 * left_s))}
 
     def saw_event(self) -> None:
-        """Something arrived from the lane; the first time is remembered."""
-        if self.outcome.first_event_s is None:
-            self.outcome.first_event_s = time.monotonic() - self.call.arrived_at_s
+        """Something arrived from the lane; the first time is remembered, and long pauses are counted."""
+        now_s, outcome = time.monotonic(), self.outcome
+        if outcome.first_event_s is None:
+            outcome.first_event_s = now_s - self.call.arrived_at_s
+        elif now_s - self._last_event_s > SLOW_GAP_S:
+            outcome.num_slow_gaps += 1
+        outcome.num_events += 1
+        self._last_event_s = now_s
 
     def saw_stats(self, stats: SpecStats | None, *, is_contradictory: bool = False) -> None:
         """The lane's statistics came, or came and cannot be believed."""
+        if stats is not None and not self.counts_proposed:
+            stats = replace(stats, num_proposed=None)
         self.outcome.stats = stats
         if is_contradictory:
             self.reasons.append(CONTRADICTION)
@@ -84,11 +124,15 @@ class Run:
         load = self.decision.load
         return {
             "features": asdict(self.decision.features),
-            "load": None if load is None else _load_inputs(load),
+            "load": None if load is None else load.to_wire(),
             "candidates": self.decision.candidates(),
         }
 
 
-def _load_inputs(load: LaneLoad) -> dict[str, Any]:
-    fields = asdict(load)
-    return fields | {"age_s": round(time.monotonic() - fields.pop("read_at_s"), 3)}
+@asynccontextmanager
+async def _deadline(left_s: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(left_s):
+            yield
+    except TimeoutError as error:
+        raise DeadlineExceeded("the request's deadline passed") from error

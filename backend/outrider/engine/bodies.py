@@ -21,7 +21,7 @@ from outrider.speculation.target import SamplingLaw
 
 #: Fields that would change the answer and are not implemented, with the values that ask for nothing.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "n": (1,), "best_of": (1,), "echo": (False,), "suffix": ("",), "logprob_start_len": (-1,),
+    "best_of": (1,), "echo": (False,), "suffix": ("",), "logprob_start_len": (-1,),
     "token_ids_logprob": (),
     "min_tokens": (0,), "min_new_tokens": (0,), "stop_regex": ("", []), "tools": ([],), "functions": ([],),
     "tool_choice": ("none", "auto"), "function_call": ("none", "auto"),
@@ -43,6 +43,8 @@ _WITHOUT_EFFECT = frozenset({
 BodyT = TypeVar("BodyT", bound="_Body")
 _FIELD = re.compile(r"(?!(str|int|list|dict)$)[a-z_]+")
 _MAX_STOPS = 16
+#: Choices that one request may ask for.
+MAX_CHOICES = 16
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
@@ -69,6 +71,7 @@ class SamplingFields(_Body):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
     logit_bias: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] = {}
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     json_schema: str | None = None
     regex: str | None = None
     ebnf: str | None = None

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from outrider.engine.checkpoint import ModelConfig
 from outrider.engine.kv_cache import BLOCK_SIZE, KeyValueMemory, SequenceCache, blocks_for
+from outrider.engine.placement import CPU, Placement
 from outrider.engine.prefix import PrefixIndex, next_digest, root_digest
 
 #: Blocks kept free behind a sequence for what it may still write. Answers are mostly shorter than what was allowed.
@@ -41,10 +41,10 @@ class _Holding:
 class CachePool:
     """All blocks of a model. A block is free (holds nothing), cached (nobody uses it) or used by sequences."""
 
-    def __init__(self, config: ModelConfig, max_total_tokens: int) -> None:
+    def __init__(self, config: ModelConfig, max_total_tokens: int, placement: Placement = CPU) -> None:
         self.num_blocks = max_total_tokens // BLOCK_SIZE
         self._config = config
-        self._memory = KeyValueMemory(config, self.num_blocks)
+        self._memory = KeyValueMemory(config, self.num_blocks, placement)
         self._index = PrefixIndex()
         self._holdings: dict[SequenceCache, _Holding] = {}
         self._references = np.zeros(self.num_blocks, dtype=np.int64)
@@ -169,16 +169,13 @@ class CachePool:
         """Last use of every block, `used` for those in use."""
         return np.where(self._references > 0, used, self._last_use)
 
-    @torch.inference_mode()
     def _move(self, cache: SequenceCache, start: int) -> None:
         """Copy a sequence's blocks to the unused ones from `start` on; what nobody else uses takes its name along."""
         old, new = cache.blocks, list(range(start, start + len(cache.blocks)))
         self._take(new)
-        first, end = start * BLOCK_SIZE, start * BLOCK_SIZE + cache.length
-        for layer in range(self._config.num_layers if cache.length else 0):
-            keys, values = cache.read(layer, cache.length)
-            self._memory.keys[layer][:, first:end] = keys
-            self._memory.values[layer][:, first:end] = values
+        first = start * BLOCK_SIZE
+        if cache.length:
+            self._memory.move(cache.slots(0, cache.length), range(first, first + cache.length))
         for source, target in zip(old, new, strict=True):
             if self._references[source] == 1:
                 self._index.move(source, target)

@@ -56,11 +56,19 @@ class Output:
     """Prompt tokens that did not have to be computed."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """One per token, when they were asked for."""
+    near_ties: tuple[int, ...] = ()
+    """Output positions of this step's tokens that rounding could have changed: there, the same seed may part from an
+    equal request that ran in other company. Not known of tokens that rejection chose, which promise only a law."""
 
     def merged(self, later: Output) -> Output:
         """This output and the one that followed it."""
-        token_ids, logprobs = self.token_ids + later.token_ids, self.logprobs + later.logprobs
-        return replace(later, text=self.text + later.text, token_ids=token_ids, logprobs=logprobs)
+        return replace(
+            later,
+            text=self.text + later.text,
+            token_ids=self.token_ids + later.token_ids,
+            logprobs=self.logprobs + later.logprobs,
+            near_ties=self.near_ties + later.near_ties,
+        )
 
 
 class Engine:
@@ -77,21 +85,29 @@ class Engine:
         self.model = LlamaModel(folder)
         self.tokenizer = Tokenizer(folder)
         own = self.model.config.context_length
-        self.pool = CachePool(self.model.config, limits.max_total_tokens)
+        self.pool = CachePool(self.model.config, limits.max_total_tokens, self.model.placement)
         self.context_length = min(limits.context_length or own, own, self.pool.num_positions)
         if self.tokenizer.vocab_size > self.model.config.vocab_size:
             raise ModelError(
                 f"{folder}: the tokenizer has {self.tokenizer.vocab_size} tokens, the model "
                 f"{self.model.config.vocab_size}"
             )
-        self.drafters = DrafterSources(self.model, self.tokenizer, options)
+        max_positions = limits.max_running * self.context_length
+        self.drafters = DrafterSources(self.model, self.tokenizer, options, max_positions)
         config = self.model.config
         self.grammars = GrammarCompiler(self.tokenizer, config.vocab_size, config.eos_token_ids)
+        self.cost = cost
         self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows, limits.max_step_rows, cost)
 
     @property
     def has_work(self) -> bool:
         return self.scheduler.num_running + self.scheduler.num_waiting > 0
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes at most, of the target: its packed weights and the pool. Drafting models' are in `drafters.info`."""
+        pool = self.pool.num_positions * self.model.config.cache_bytes_per_token
+        return {"weight_bytes": 2 * self.model.num_parameters, "max_cache_bytes": pool}
 
     def check(self, request: GenerateRequest, param: str) -> None:
         """ContextLengthExceeded, naming `param`, when prompt and answer do not fit; callable from any thread.
@@ -153,14 +169,15 @@ class Engine:
     def _commit(self, work: Work, logits: torch.Tensor) -> Output:
         """Verify one sequence's rows, roll its cache back to what was accepted, and append the emitted tokens."""
         sequence, request = work.sequence, work.sequence.request
-        noise = request.noise_at(sequence.num_output)
+        position = sequence.num_output
+        noise = request.noise_at(position)
         history = History(request.prompt_ids, sequence.token_ids[len(request.prompt_ids) :])
         masks = None if sequence.grammar is None else sequence.grammar.masks(work.proposal)
         verified = verify(Target(logits, request.law, history, masks), noise, work.proposal)
         if sequence.state is SequenceState.PREFILLING:
             sequence.state = SequenceState.DECODING
         else:
-            sequence.count_verify(len(work.proposal), verified.num_accepted)
+            sequence.count_verify(work.proposal, verified.path)
         assert sequence.cache is not None
         sequence.cache.keep(len(work.proposal), verified.path)
         before = len(sequence.token_ids)
@@ -170,4 +187,5 @@ class Engine:
         if request.num_top_logprobs is not None:
             rows = [0, *(node + 1 for node in verified.path)][: len(emitted)]
             logprobs = token_logprobs(logits[rows], emitted, request.num_top_logprobs)
-        return replace(self._output(sequence, text, emitted), logprobs=logprobs)
+        near_ties = tuple(position + depth for depth in verified.near_ties if depth < len(emitted))
+        return replace(self._output(sequence, text, emitted), logprobs=logprobs, near_ties=near_ties)

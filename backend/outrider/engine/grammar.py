@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import cached_property, lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import orjson
@@ -17,8 +16,6 @@ from outrider.speculation.proposal import Proposal, SampledChain, SampledTree
 
 #: A JSON schema; a regular expression that the whole answer matches; GBNF from `root` on or Lark from `start` on.
 GrammarKind = Literal["json", "regex", "ebnf"]
-
-ProposalT = TypeVar("ProposalT", bound=Proposal)
 
 #: Compiled grammars that are kept; agents send the same few schemas over and over.
 _CACHE_SIZE = 128
@@ -98,7 +95,7 @@ class GrammarState:
         self._walk(proposal, fill)
         return torch.from_numpy(masks)
 
-    def prune(self, proposal: ProposalT) -> ProposalT:
+    def prune(self, proposal: Proposal) -> Proposal:
         """The proposal without tokens that break the grammar and without what follows them.
 
         Drawn tokens are kept even then, only their descendants go: whether a drawn token is submitted must not depend
@@ -107,8 +104,8 @@ class GrammarState:
         fitting: set[int] = set()
         self._walk(proposal, fitting.add)
         is_drawn = isinstance(proposal, SampledChain | SampledTree)
-        kept = [i for i, parent in enumerate(proposal.parents) if i in fitting or (is_drawn and parent in fitting)]
-        return proposal if len(kept) == len(proposal) else _restricted(proposal, kept)
+        parents = enumerate(proposal.parents)
+        return proposal.only([i for i, parent in parents if i in fitting or (is_drawn and parent in fitting)])
 
     def _walk(self, proposal: Proposal, visit: Callable[[int], None]) -> None:
         """Call `visit(node)` with the grammar at each node that it reaches, -1 first; ends where it began."""
@@ -129,20 +126,6 @@ class GrammarState:
 def _error(matcher: LLMatcher) -> str:
     """The library's message on one line, without the grammar's text that it may quote at length."""
     return " ".join(matcher.get_error().split())[:300]
-
-
-def _restricted(proposal: ProposalT, kept: list[int]) -> ProposalT:
-    """The proposal's nodes `kept`, which hold every kept node's ancestors, numbered anew."""
-    new_index = {-1: -1} | {old: new for new, old in enumerate(kept)}
-    changes: dict[str, Any] = {"token_ids": tuple(proposal.token_ids[i] for i in kept)}
-    names = {field.name for field in dataclasses.fields(proposal)}
-    if "parents" in names:
-        changes["parents"] = tuple(new_index[proposal.parents[i]] for i in kept)
-    if isinstance(proposal, SampledChain):
-        changes["draft_probs"] = proposal.draft_probs[kept]
-    if isinstance(proposal, SampledTree):
-        changes["draft_probs"] = proposal.draft_probs[[0, *(i + 1 for i in kept)]]
-    return dataclasses.replace(proposal, **changes)
 
 
 def _allowed(matcher: LLMatcher) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

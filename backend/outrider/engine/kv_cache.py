@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
+import mmap
 from collections.abc import Sequence as Seq
 
 import torch
 
 from outrider.engine.checkpoint import ModelConfig
+from outrider.engine.placement import CPU, Placement
 
 #: Positions per block: what is reused, taken and given back at once.
 BLOCK_SIZE = 16
+#: Keys and values of a layer, [blocks, BLOCK_SIZE, kv_heads, head_dim] each.
+Pages = tuple[torch.Tensor, torch.Tensor]
 
 
 def blocks_for(num_positions: int) -> int:
@@ -18,13 +23,40 @@ def blocks_for(num_positions: int) -> int:
 
 
 class KeyValueMemory:
-    """Per layer, keys and values [kv_heads, num_blocks * BLOCK_SIZE, head_dim] float32."""
+    """Keys and values of all layers. A slot is a place for one position: block b has slots from b * BLOCK_SIZE on.
 
-    def __init__(self, config: ModelConfig, num_blocks: int) -> None:
-        shape = (config.num_layers, config.num_kv_heads, num_blocks * BLOCK_SIZE, config.head_dim)
-        # Memory is touched only when positions are written, so what is never used costs nothing.
-        self.keys = list(torch.empty(shape))
-        self.values = list(torch.empty(shape))
+    Blocks lie as FlashInfer's pages do, so that every kind of attention reads one memory, and what moves and keeps
+    positions knows only slots.
+    """
+
+    def __init__(self, config: ModelConfig, num_blocks: int, placement: Placement = CPU) -> None:
+        self.num_slots = num_blocks * BLOCK_SIZE
+        shape = (config.num_layers, 2, self.num_slots, config.num_kv_heads, config.head_dim)
+        self.data = _zeros(shape, placement)
+        """[layers, 2, slots, kv_heads, head_dim], keys before values. Always finite: what is masked may be read."""
+        self.layers = self.data.unbind(0)
+        paged = self.data.view(shape[0], 2, num_blocks, BLOCK_SIZE, *shape[3:])
+        self.pages: list[Pages] = [(keys, values) for keys, values in paged]
+        """Of each layer; a block is a page."""
+
+    def write(self, layer: int, slots: torch.Tensor, entries: torch.Tensor) -> None:
+        """slots [R] int64, entries [2, R, kv_heads, head_dim]: keys and values of R positions."""
+        self.layers[layer].index_copy_(1, slots, entries)
+
+    @torch.inference_mode()
+    def move(self, sources: Seq[int], targets: Seq[int]) -> None:
+        """Copy slots to others, in all layers at once: a source may be a target too."""
+        source, target = (torch.tensor(slots, device=self.data.device) for slots in (sources, targets))
+        for layer in self.layers:
+            layer.index_copy_(1, target, layer.index_select(1, source))
+
+
+def _zeros(shape: tuple[int, ...], placement: Placement) -> torch.Tensor:
+    if not placement.is_cpu or 0 in shape:
+        return torch.zeros(shape, dtype=placement.dtype, device=placement.device)
+    # Pages that the system gives are zero and take no memory before they are written; `torch.zeros` writes them.
+    pages = mmap.mmap(-1, math.prod(shape) * placement.dtype.itemsize)
+    return torch.frombuffer(pages, dtype=placement.dtype).view(shape)
 
 
 class SequenceCache:
@@ -33,14 +65,18 @@ class SequenceCache:
     As long as its blocks follow one another, as nearly always, reading is a view. Blocks that do not are gathered.
     """
 
-    def __init__(self, config: ModelConfig, capacity: int, memory: KeyValueMemory | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        capacity: int,
+        memory: KeyValueMemory | None = None,
+        placement: Placement = CPU,
+    ) -> None:
         """Memory of its own for `capacity` positions; or, in a pool's memory, the blocks that `place` gives it."""
-        self._memory = memory or KeyValueMemory(config, blocks_for(capacity))
-        self._slots: torch.Tensor | None = None
-        """Slot of each position; None while blocks follow one another."""
-        self.keys: list[torch.Tensor] = []
-        self.values: list[torch.Tensor] = []
+        self.memory = memory or KeyValueMemory(config, blocks_for(capacity), placement)
         self.blocks: list[int] = []
+        self.is_run = True
+        """Whether the blocks follow one another."""
         self.length = 0
         self.place([] if memory else list(range(blocks_for(capacity))))
 
@@ -48,50 +84,24 @@ class SequenceCache:
     def capacity(self) -> int:
         return len(self.blocks) * BLOCK_SIZE
 
-    @property
-    def is_run(self) -> bool:
-        """Whether the blocks follow one another."""
-        return self._slots is None
-
     def place(self, blocks: list[int]) -> None:
         """Use these blocks from now on; positions that are valid must be in them."""
-        is_run = not blocks or blocks == list(range(blocks[0], blocks[0] + len(blocks)))
-        old_start = self.blocks[:1] if self.is_run else []
         self.blocks = blocks
-        if not is_run:
-            starts = torch.tensor(blocks).unsqueeze(1) * BLOCK_SIZE
-            self._slots = (starts + torch.arange(BLOCK_SIZE)).flatten()
-            self.keys, self.values = self._memory.keys, self._memory.values
-            return
-        self._slots = None
-        if blocks and blocks[:1] != old_start:
-            # The views end where the memory ends, so that growth in place leaves them as they are.
-            first = blocks[0] * BLOCK_SIZE
-            self.keys = [keys[:, first:] for keys in self._memory.keys]
-            self.values = [values[:, first:] for values in self._memory.values]
+        self.is_run = not blocks or blocks == list(range(blocks[0], blocks[0] + len(blocks)))
+
+    def slots(self, start: int, end: int) -> Seq[int]:
+        """Of the positions from `start` to before `end`; AssertionError when there is no room for them."""
+        assert 0 <= start <= end <= self.capacity, (start, end, self.capacity)
+        if self.is_run:
+            first = self.blocks[0] * BLOCK_SIZE if self.blocks else 0
+            return range(first + start, first + end)
+        return [self.blocks[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in range(start, end)]
 
     def read(self, layer: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [kv_heads, end, head_dim] of the first `end` positions."""
-        keys, values = self.keys[layer], self.values[layer]
-        if self._slots is None:
-            return keys[:, :end], values[:, :end]
-        slots = self._slots[:end]
-        return keys[:, slots], values[:, slots]
-
-    def append(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write rows [kv_heads, r, head_dim] at the end; returns all, [kv_heads, length + r, head_dim].
-
-        The rows become valid with `extend`, once every layer has them.
-        """
-        start, end = self.length, self.length + key.shape[1]
-        if self._slots is not None:
-            slots = self._slots[start:end]
-            self.keys[layer][:, slots] = key
-            self.values[layer][:, slots] = value
-            return self.read(layer, end)
-        keys, values = self.read(layer, end)
-        keys[:, start:] = key
-        values[:, start:] = value
+        """Keys and values [end, kv_heads, head_dim] of the first `end` positions."""
+        slots = self.slots(0, end)
+        data = self.memory.layers[layer]
+        keys, values = data[:, slots.start : slots.stop] if isinstance(slots, range) else data[:, slots]
         return keys, values
 
     def extend(self, num_rows: int) -> None:
@@ -104,7 +114,6 @@ class SequenceCache:
         assert 0 <= length <= self.length, (length, self.length)
         self.length = length
 
-    @torch.inference_mode()
     def keep(self, num_drafts: int, path: Seq[int]) -> None:
         """Of the last `num_drafts` rows keep those in `path`, moved up to follow one another; forget the others.
 
@@ -115,10 +124,6 @@ class SequenceCache:
         assert all(a < b for a, b in itertools.pairwise(path)), path
         assert base >= 0 and (not path or (path[0] >= 0 and path[-1] < num_drafts)), (path, num_drafts, self.length)
         if path and path[-1] >= len(path):
-            sources = torch.tensor([base + node for node in path])
-            targets = torch.arange(base, base + len(path))
-            if self._slots is not None:
-                sources, targets = self._slots[sources], self._slots[targets]
-            for tensor in (*self.keys, *self.values):
-                tensor[:, targets] = tensor[:, sources]
+            slots = self.slots(base, self.length)
+            self.memory.move([slots[node] for node in path], slots[: len(path)])
         self.truncate(base + len(path))

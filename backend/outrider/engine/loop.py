@@ -76,13 +76,16 @@ class EngineLoop:
         return len(self._streams)
 
     @asynccontextmanager
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[Stream]:
-        """A queue of outputs, the last of which has `finish`. Leaving early aborts the request in the engine."""
+    async def generate(self, request: GenerateRequest, stream: Stream | None = None) -> AsyncIterator[Stream]:
+        """A queue of outputs, the given one if there is; the request's last output has `finish`.
+
+        Leaving early aborts the request in the engine.
+        """
         if not self.is_alive:
             raise LaneUnavailable("the engine is shutting down")
         if request.rid in self._streams:
             raise InvalidRequest(f"duplicate request id {request.rid!r}", param="rid")
-        stream = self._streams[request.rid] = asyncio.Queue()
+        stream = self._streams[request.rid] = stream or asyncio.Queue()
         try:
             self._send(lambda: self._add(request))
             yield stream

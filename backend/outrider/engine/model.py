@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from outrider.engine.attention import Segment
-from outrider.engine.attention.sdpa import SdpaAttention
+from outrider.engine.attention.choice import Attention, attention_for
 from outrider.engine.checkpoint import ModelConfig, Weights, read_config
+from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.linear import Linear, pack
 
 
@@ -30,20 +32,33 @@ class _Layer:
 class LlamaModel:
     """Weights and forward pass. Rotary pairs are adjacent columns here, so that one complex product rotates them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, attention_of: Callable[[ModelConfig], Attention] = attention_for) -> None:
+        """`attention_of` chooses attention, and with it the device."""
         config = read_config(folder)
         weights = Weights(folder)
         self.config = config
-        self._embedding = weights.take("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        self._attention = attention_of(config)
+        self.placement = self._attention.placement
+        embedding = weights.take("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        self._embedding = self._placed(embedding)
         self._layers = [self._load_layer(weights, f"model.layers.{i}.") for i in range(config.num_layers)]
-        self._norm = weights.take("model.norm.weight", config.hidden_size)
+        self._norm = self._placed(weights.take("model.norm.weight", config.hidden_size))
         if config.has_tied_embeddings:
-            head = self._embedding
+            head = embedding
         else:
             head = weights.take("lm_head.weight", config.vocab_size, config.hidden_size)
-        self._head = pack(head)
-        self._rotations = _rotations(config)
+        self._head = self._packed(head)
         self.num_parameters = weights.num_taken
+
+    def new_cache(self, num_positions: int) -> SequenceCache:
+        """A cache with memory of its own where this model computes."""
+        return SequenceCache(self.config, num_positions, placement=self.placement)
+
+    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.placement.device, self.placement.dtype)
+
+    def _packed(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        return pack(weight, bias, self.placement)
 
     def _load_layer(self, weights: Weights, prefix: str) -> _Layer:
         c = self.config
@@ -51,12 +66,12 @@ class LlamaModel:
         gate = weights.take(f"{prefix}mlp.gate_proj.weight", inner, hidden)
         up = weights.take(f"{prefix}mlp.up_proj.weight", inner, hidden)
         return _Layer(
-            input_norm=weights.take(f"{prefix}input_layernorm.weight", hidden),
+            input_norm=self._placed(weights.take(f"{prefix}input_layernorm.weight", hidden)),
             qkv=self._load_qkv(weights, f"{prefix}self_attn."),
-            output=pack(weights.take(f"{prefix}self_attn.o_proj.weight", hidden, c.num_heads * c.head_dim)),
-            post_norm=weights.take(f"{prefix}post_attention_layernorm.weight", hidden),
-            gate_up=pack(torch.cat([gate, up])),
-            down=pack(weights.take(f"{prefix}mlp.down_proj.weight", hidden, inner)),
+            output=self._packed(weights.take(f"{prefix}self_attn.o_proj.weight", hidden, c.num_heads * c.head_dim)),
+            post_norm=self._placed(weights.take(f"{prefix}post_attention_layernorm.weight", hidden)),
+            gate_up=self._packed(torch.cat([gate, up])),
+            down=self._packed(weights.take(f"{prefix}mlp.down_proj.weight", hidden, inner)),
             qk_norm=self._load_qk_norm(weights, f"{prefix}self_attn.") if c.has_qk_norm else None,
         )
 
@@ -70,36 +85,51 @@ class LlamaModel:
             )
             return torch.cat([_pair_up(query, c.head_dim), _pair_up(key, c.head_dim), value])
 
-        return pack(stacked("weight", c.hidden_size), stacked("bias") if c.has_qkv_bias else None)
+        return self._packed(stacked("weight", c.hidden_size), stacked("bias") if c.has_qkv_bias else None)
 
     def _load_qk_norm(self, weights: Weights, prefix: str) -> torch.Tensor:
         c = self.config
         query, key = (_pair_up(weights.take(f"{prefix}{n}_norm.weight", c.head_dim), c.head_dim) for n in "qk")
-        return torch.cat([query.expand(c.num_heads, -1), key.expand(c.num_kv_heads, -1)])
+        return self._placed(torch.cat([query.expand(c.num_heads, -1), key.expand(c.num_kv_heads, -1)]))
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory of the matrices, which every step reads once."""
+        matrices = (linear for y in self._layers for linear in (y.qkv, y.output, y.gate_up, y.down))
+        return sum(linear.num_bytes for linear in matrices) + self._head.num_bytes
+
+    def narrow_head(self, num_tokens: int) -> Linear | None:
+        """The output matrix of the first `num_tokens` tokens; None when only the packed matrix is left."""
+        return self._packed(self._embedding[:num_tokens]) if self.config.has_tied_embeddings else None
 
     @torch.inference_mode()
-    def forward(self, segments: Seq[Segment], skip: frozenset[int] = frozenset()) -> torch.Tensor:
-        """Append all segments' rows to their caches; logits [sum of num_logits, V] float32, in segment order.
+    def forward(
+        self, segments: Seq[Segment], skip: frozenset[int] = frozenset(), head: Linear | None = None
+    ) -> torch.Tensor:
+        """Append all segments' rows to their caches; logits [sum of num_logits, V] float32, in segment order,
+        on the CPU, where tokens are chosen.
 
-        Layers in `skip` are left out, as self-speculation does; their part of the cache stays unwritten.
+        Layers in `skip` are left out, as self-speculation does; their part of the cache stays unwritten. `head`: a
+        narrow one in place of the model's own, which then gives fewer columns.
         """
         eps, width = self.config.rms_norm_eps, (self.config.hidden_size,)
-        x = F.embedding(torch.tensor([t for s in segments for t in s.token_ids]), self._embedding)
-        attend = SdpaAttention(self.config, segments, self._rotations)
+        token_ids = torch.tensor([t for s in segments for t in s.token_ids], device=self.placement.device)
+        x = F.embedding(token_ids, self._embedding)
+        attend = self._attention.start(segments)
         for i, layer in enumerate(self._layers):
             if i in skip:
                 continue
-            x = x + layer.output(attend(i, self._qkv(layer, F.rms_norm(x, width, layer.input_norm, eps))))
+            x += layer.output(attend(i, self._qkv(layer, F.rms_norm(x, width, layer.input_norm, eps))))
             gate, up = layer.gate_up(F.rms_norm(x, width, layer.post_norm, eps)).chunk(2, dim=-1)
-            x = x + layer.down(F.silu(gate) * up)
+            x += layer.down(F.silu(gate).mul_(up))
         for segment in segments:
             segment.cache.extend(len(segment.token_ids))
         rows = _logit_rows(segments)
         if not rows:
-            return x.new_empty((0, self.config.vocab_size))
+            return torch.empty((0, self.config.vocab_size))
         if len(rows) < x.shape[0]:
             x = x[rows]
-        return self._head(F.rms_norm(x, width, self._norm, eps))
+        return (head or self._head)(F.rms_norm(x, width, self._norm, eps)).float().cpu()
 
     def _qkv(self, layer: _Layer, x: torch.Tensor) -> torch.Tensor:
         """x [R, hidden] -> [R, (heads + 2 kv_heads) * head_dim], before rotation."""
@@ -127,10 +157,3 @@ def _pair_up(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
     weight [heads * head_dim, ...]: a matrix, its bias or a norm's weights, which must all follow one order.
     """
     return weight.view(-1, 2, head_dim // 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
-
-
-def _rotations(config: ModelConfig) -> torch.Tensor:
-    """[context, head_dim / 2] complex64: the rotation of each position and pair."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    angles = torch.outer(torch.arange(config.context_length, dtype=torch.float64), config.rope_theta**-exponents)
-    return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from statistics import median
 import torch
 from pydantic import ValidationError
 
-from outrider.cost import VERSION, CostTable, cpu_name
+from outrider.cost import DRAFTED, VERSION, CostTable, DraftCost, cpu_name
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.engine import Engine
 from outrider.engine.sequence import Finish, GenerateRequest
@@ -27,8 +28,12 @@ WIDTHS = (1, 2, 3, 4, 6, 9, 13, 17)
 CONTEXTS = (64, 640)
 #: Rounds per cell; the median counts.
 _REPEATS = 5
-#: Proposals per drafter, and their length.
-_PROPOSALS, _DRAFTED = 20, 4
+#: Tokens that a sequence may emit while its rounds are timed.
+_MAX_NEW = 200
+#: Proposals per drafter.
+_PROPOSALS = 20
+#: Of the time that all takes, the part that the rounds take.
+_ROUNDS_SHARE = 0.9
 Progress = Callable[[str, float], None]
 
 
@@ -51,28 +56,43 @@ class _FixedDrafter:
 def profile(engine: Engine, folder: Path, progress: Progress = lambda what, fraction: None) -> CostTable:
     """Measure all cells; takes about a minute for a model of 135 M parameters on two cores."""
     cells: dict[tuple[int, int], list[float]] = {}
-    for i, context in enumerate(CONTEXTS):
+    contexts = tuple(context for context in CONTEXTS if context + _MAX_NEW <= engine.context_length)
+    if not contexts:
+        raise ModelError(f"a context of {engine.context_length} tokens is too short to profile")
+    for i, context in enumerate(contexts):
         for j, count in enumerate(NUM_SEQUENCES):
-            done = (i * len(NUM_SEQUENCES) + j) / (len(CONTEXTS) * len(NUM_SEQUENCES))
-            progress(f"{count} sequences of {context} tokens", done)
+            done = (i * len(NUM_SEQUENCES) + j) / (len(contexts) * len(NUM_SEQUENCES))
+            progress(f"{count} sequences of {context} tokens", _ROUNDS_SHARE * done)
             cells[count, context] = _rounds(engine, count, context)
     weight_bytes = 2 * engine.model.num_parameters
-    config = engine.model.config
+    drafters = {}
+    for i, name in enumerate(engine.drafters.makers):
+        progress(f"drafter {name}", _ROUNDS_SHARE + (1 - _ROUNDS_SHARE) * i / len(engine.drafters.makers))
+        drafters[name] = _draft_cost(engine, name)
     return CostTable(
         version=VERSION,
         key=machine_key(folder),
         num_sequences=NUM_SEQUENCES,
         widths=WIDTHS,
-        contexts=CONTEXTS,
+        contexts=contexts,
         round_s=tuple(
-            tuple(tuple(cells[count, context][w] for context in CONTEXTS) for w in range(len(WIDTHS)))
+            tuple(tuple(cells[count, context][w] for context in contexts) for w in range(len(WIDTHS)))
             for count in NUM_SEQUENCES
         ),
-        draft_s={name: _proposal_s(engine, name) for name in engine.drafters.makers},
-        bytes_per_token=2 * 4 * config.num_layers * config.num_kv_heads * config.head_dim,
+        draft_s={name: cost.first_s + (DRAFTED - 1) * cost.step_s for name, cost in drafters.items()},
+        drafters=drafters,
+        bytes_per_token=engine.model.config.cache_bytes_per_token,
         weight_bytes=weight_bytes,
         read_s=_read_s(weight_bytes),
+        resident_bytes=resident_bytes(),
     )
+
+
+def with_drafter(engine: Engine, table: CostTable, name: str) -> CostTable:
+    """The table with this drafter measured anew, as after a change of what it drafts with."""
+    cost = _draft_cost(engine, name)
+    seconds = table.draft_s | {name: cost.first_s + (DRAFTED - 1) * cost.step_s}
+    return table.model_copy(update={"drafters": table.drafters | {name: cost}, "draft_s": seconds})
 
 
 def _rounds(engine: Engine, count: int, context: int) -> list[float]:
@@ -81,8 +101,9 @@ def _rounds(engine: Engine, count: int, context: int) -> list[float]:
     vocab = engine.model.config.vocab_size
     for i in range(count):
         prompt = tuple((7 * j + i) % vocab for j in range(context))
-        limit = (_REPEATS + 1) * len(WIDTHS) * 2 + 20
-        request = GenerateRequest(f"profile-{i}", prompt, SamplingLaw(0.0), limit, Plan("ngram", WIDTHS[-1] - 1), 0)
+        request = GenerateRequest(
+            f"profile-{i}", prompt, SamplingLaw(0.0), _MAX_NEW, Plan("ngram", WIDTHS[-1] - 1), 0
+        )
         engine.add(request, GuardedDrafter(lambda: drafter, vocab))
     while any(sequence.num_output == 0 for sequence in engine.scheduler):
         engine.step()
@@ -101,12 +122,36 @@ def _timed(engine: Engine) -> float:
     return time.perf_counter() - start
 
 
-def _proposal_s(engine: Engine, name: str) -> float:
-    """Seconds of one proposal of `_DRAFTED` tokens, on a text that repeats itself here and there."""
-    vocab = engine.model.config.vocab_size
-    text = tuple(i * i % 97 % vocab for i in range(200))
+def _draft_cost(engine: Engine, name: str) -> DraftCost:
+    text = _text(engine)
+    one, several = _proposal_s(engine, name, 1), _proposal_s(engine, name, DRAFTED)
+    engine.add(
+        GenerateRequest("profile", text, SamplingLaw(0.0), 200, Plan(name, DRAFTED), 0, prediction_ids=text * 2)
+    )
+    while not next(iter(engine.scheduler)).num_output:
+        engine.step()
+    rounds = [_timed(engine) for _ in range(_PROPOSALS)]
+    engine.abort("profile", Finish("abort"))
+    memory = engine.drafters.memory.get(name)
+    return DraftCost(
+        first_s=one,
+        step_s=max(0.0, several - one) / (DRAFTED - 1),
+        round_s=median(rounds),
+        weight_bytes=engine.drafters.info.get(name, {}).get("weight_bytes", 0),
+        bytes_per_token=memory.bytes_per_token if memory else 0,
+    )
+
+
+def _text(engine: Engine) -> tuple[int, ...]:
+    """A text that repeats itself here and there."""
+    return tuple(i * i % 97 % engine.model.config.vocab_size for i in range(200))
+
+
+def _proposal_s(engine: Engine, name: str, k: int) -> float:
+    """Median seconds of one proposal of `k` tokens."""
+    text = _text(engine)
     request = GenerateRequest(
-        "profile", text, SamplingLaw(0.0), _PROPOSALS + _DRAFTED, Plan(name, _DRAFTED), 0, prediction_ids=text
+        "profile", text, SamplingLaw(0.0), _PROPOSALS + k, Plan(name, k), 0, prediction_ids=text
     )
     drafter = engine.drafters.make(request)
     assert drafter is not None
@@ -114,10 +159,20 @@ def _proposal_s(engine: Engine, name: str) -> float:
     for token in text[:_PROPOSALS]:
         drafter.observe(token)
         start = time.perf_counter()
-        drafter.propose(_DRAFTED)
+        drafter.propose(k)
         times.append(time.perf_counter() - start)
     drafter.free()
     return median(times)
+
+
+def resident_bytes() -> int:
+    """The most memory that this process has held so far; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _read_s(num_bytes: int) -> float:
@@ -151,6 +206,18 @@ def table_path(folder: Path, cache: Path) -> Path:
     """Where the table of this model on this machine lies, whether it is there or not."""
     key = "\n".join(f"{name} {value}" for name, value in sorted(machine_key(folder).items()))
     return cache / "profiles" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def layers_path(folder: Path, cache: Path) -> Path:
+    """Where the layer set that was found with that table lies, whether it is there or not."""
+    table = table_path(folder, cache)
+    return table.with_name(f"{table.stem}-layers.json")
+
+
+def layers_for(folder: Path, cache: Path, given: Path | None = None) -> Path | None:
+    """The layer set to draft with: the given one, else the stored one, None when there is none."""
+    stored = layers_path(folder, cache)
+    return given or (stored if stored.is_file() else None)
 
 
 def read_table(path: Path) -> CostTable | None:

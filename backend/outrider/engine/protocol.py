@@ -25,6 +25,9 @@ from outrider.engine.sequence import GenerateRequest
 from outrider.errors import ContextLengthExceeded, InvalidRequest
 from outrider.policy.plan import PLAN_OFF, Plan
 
+#: Milliseconds from the request's arrival; SGLang has no field for it.
+DEADLINE_HEADER = "x-outrider-deadline-ms"
+_MILLISECONDS = re.compile(r"[1-9][0-9]{0,11}")
 _RID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -40,6 +43,9 @@ class Parsed:
     has_logprob_texts: bool = False
     """Whether /generate writes tokens as text beside their ids."""
     token_text: Callable[[int], str] = str
+    warning: str | None = None
+    """Why the plan's drafter may not pay on this machine."""
+    num_choices: int = 1
 
 
 def parse_chat(data: object, engine: Engine) -> Parsed:
@@ -87,6 +93,8 @@ def parse_generate(data: object, engine: Engine) -> Parsed:
         ignored=ignored,
         has_logprob_texts=body.return_text_in_logprobs,
         token_text=engine.tokenizer.token_text,
+        warning=engine.drafters.warning(request.plan.drafter),
+        num_choices=params.n,
     )
 
 
@@ -106,7 +114,18 @@ def _openai(body: OpenAIBody, prompt_ids: list[int], options: _Options, engine: 
         body.return_spec_tokens_details,
         ignored,
         token_text=engine.tokenizer.token_text,
+        warning=engine.drafters.warning(request.plan.drafter),
+        num_choices=body.n,
     )
+
+
+def parse_deadline(value: str | None, arrived_s: float) -> float | None:
+    """`DEADLINE_HEADER`'s milliseconds from arrival -> on the monotonic clock; None when there is none."""
+    if value is None:
+        return None
+    if not _MILLISECONDS.fullmatch(value):
+        raise InvalidRequest("the deadline must be a whole number of milliseconds, at least 1", param=DEADLINE_HEADER)
+    return arrived_s + int(value) / 1000
 
 
 @dataclass(frozen=True, slots=True)

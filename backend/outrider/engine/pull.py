@@ -95,6 +95,15 @@ def fetch(source: Source, cache: Path, progress: Progress = lambda what, fractio
     return target
 
 
+def fetch_packed(source: Source, cache: Path, progress: Progress = lambda what, fraction: None) -> Path:
+    """The GGUF file that the model was made from, kept beside it; downloaded again if it is not there."""
+    target = source.folder(cache).with_name(f"{source.folder(cache).name}.gguf")
+    if not target.is_file():
+        with _scratch_beside(target) as scratch:
+            _download(source, scratch, progress).rename(target)
+    return target
+
+
 @contextmanager
 def _scratch_beside(target: Path) -> Iterator[Path]:
     """A folder on the target's file system, so that the final rename is atomic; removed on every exit."""

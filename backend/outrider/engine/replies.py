@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 
 from outrider.core import SpecStats
+from outrider.engine.choices import choice_id
 from outrider.engine.engine import Output
 from outrider.engine.logprobs import TokenLogprob, chat_logprobs, completion_logprobs, generate_logprobs
 from outrider.engine.protocol import Parsed
@@ -44,10 +46,11 @@ def spec_details(stats: SpecStats, num_completion_tokens: int) -> dict[str, Any]
 
 @dataclass(slots=True)
 class Answer:
-    """What a request has produced so far."""
+    """What one choice of a request has produced so far."""
 
     parsed: Parsed
     model: str
+    index: int = 0
     created: int = field(default_factory=lambda: int(time.time()))
     started_s: float = field(default_factory=time.monotonic)
     text: str = ""
@@ -55,6 +58,7 @@ class Answer:
     finish: Finish | None = None
     stats: SpecStats | None = None
     num_drafter_failures: int = 0
+    num_near_ties: int = 0
     num_cached: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
@@ -64,36 +68,57 @@ class Answer:
         self.finish = output.finish
         self.stats = output.stats
         self.num_drafter_failures = output.num_drafter_failures
+        self.num_near_ties += len(output.near_ties)
         self.num_cached = output.num_cached
         self.logprobs.extend(output.logprobs)
 
     @property
-    def usage(self) -> dict[str, Any]:
-        prompt, completion = len(self.parsed.request.prompt_ids), len(self.token_ids)
-        usage: dict[str, Any] = {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": self.num_cached},
-        }
-        if self.stats is not None and self.parsed.request.plan.drafter == "prediction":
-            accepted = self.stats.num_accepted
-            usage["completion_tokens_details"] = {
-                "accepted_prediction_tokens": accepted,
-                "rejected_prediction_tokens": (self.stats.num_proposed or 0) - accepted,
-            }
-        return usage
-
-    @property
-    def sglext(self) -> dict[str, Any] | None:
-        """None when it was not asked for, or when nothing was verified."""
-        if self.stats is None or not self.parsed.has_spec_details:
+    def spec_details(self) -> dict[str, Any] | None:
+        """None when nothing was verified."""
+        if self.stats is None:
             return None
-        return {"spec_tokens_details": spec_details(self.stats, len(self.token_ids))}
+        return {**spec_details(self.stats, len(self.token_ids)), "num_near_ties": self.num_near_ties}
 
     def _ended(self) -> dict[str, Any]:
         assert self.finish is not None
         return {"finish_reason": self.finish.kind, "matched_stop": self.finish.matched}
+
+
+def answers_of(parsed: Parsed, model: str) -> list[Answer]:
+    """One empty answer for each choice."""
+    return [Answer(parsed, model, index) for index in range(parsed.num_choices)]
+
+
+def are_unfinished(answers: Sequence[Answer]) -> bool:
+    return any(answer.finish is None for answer in answers)
+
+
+def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
+    """The prompt counts once, and as cached what the first choice found; completions are summed."""
+    request = answers[0].parsed.request
+    prompt, completion = len(request.prompt_ids), sum(len(answer.token_ids) for answer in answers)
+    usage: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": answers[0].num_cached},
+    }
+    verified = [answer.stats for answer in answers if answer.stats is not None]
+    if verified and request.plan.drafter == "prediction":
+        accepted = sum(stats.num_accepted for stats in verified)
+        usage["completion_tokens_details"] = {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": sum(stats.num_proposed or 0 for stats in verified) - accepted,
+        }
+    return usage
+
+
+def _sglext(answers: Sequence[Answer]) -> dict[str, Any] | None:
+    """A list for several choices; None when it was not asked for, or when nothing was verified."""
+    details = [answer.spec_details for answer in answers]
+    if not answers[0].parsed.has_spec_details or not any(details):
+        return None
+    return {"spec_tokens_details": details if len(details) > 1 else details[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +163,20 @@ COMPLETION = Shape(
 )
 
 
-def whole_body(answer: Answer, shape: Shape) -> dict[str, Any]:
+def whole_body(answers: Sequence[Answer], shape: Shape) -> dict[str, Any]:
     """The answer of a request that does not stream."""
-    logprobs = _logprobs(answer, shape, answer.logprobs)
-    choice = {"index": 0, **shape.whole(answer.text), "logprobs": logprobs, **answer._ended()}
-    body = {**_head(answer, shape.name), "choices": [choice], "usage": answer.usage}
-    return body if answer.sglext is None else {**body, "sglext": answer.sglext}
+    choices = [
+        {
+            "index": answer.index,
+            **shape.whole(answer.text),
+            "logprobs": _logprobs(answer, shape, answer.logprobs),
+            **answer._ended(),
+        }
+        for answer in answers
+    ]
+    body = {**_head(answers[0], shape.name), "choices": choices, "usage": _usage(answers)}
+    sglext = _sglext(answers)
+    return body if sglext is None else {**body, "sglext": sglext}
 
 
 def opening_events(answer: Answer, shape: Shape) -> bytes:
@@ -162,14 +195,24 @@ def _logprobs(answer: Answer, shape: Shape, last: Sequence[TokenLogprob]) -> dic
     return None if answer.parsed.request.num_top_logprobs is None else shape.logprobs(answer, last)
 
 
-def closing_events(answer: Answer, shape: Shape) -> bytes:
-    """Finish chunk, statistics chunk and usage chunk where asked for, and the end."""
-    events = _chunk(answer, shape, shape.closing, answer._ended())
-    head = _head(answer, shape.chunk_name)
-    if answer.sglext is not None:
-        events += event({**head, "choices": [], "sglext": answer.sglext})
-    if answer.parsed.has_usage_chunk:
-        events += event({**head, "choices": [], "usage": answer.usage})
+def finish_event(answer: Answer, shape: Shape) -> bytes:
+    """A choice's last chunk; of an aborted one it says why, in the place where SGLang reports errors of streams."""
+    assert answer.finish is not None
+    finish, error = answer.finish, {}
+    if finish.kind == "abort":
+        error = {"error": {"object": "error", "message": finish.message, "code": finish.status}}
+    return _chunk(answer, shape, shape.closing, answer._ended(), error)
+
+
+def closing_events(answers: Sequence[Answer], shape: Shape) -> bytes:
+    """Statistics chunk and usage chunk where asked for, and the end."""
+    events = b""
+    head = _head(answers[0], shape.chunk_name)
+    sglext = _sglext(answers)
+    if sglext is not None:
+        events += event({**head, "choices": [], "sglext": sglext})
+    if answers[0].parsed.has_usage_chunk:
+        events += event({**head, "choices": [], "usage": _usage(answers)})
     return events + DONE
 
 
@@ -177,24 +220,35 @@ def _head(answer: Answer, name: str) -> dict[str, Any]:
     return {"id": answer.parsed.request.rid, "object": name, "created": answer.created, "model": answer.model}
 
 
-def _chunk(answer: Answer, shape: Shape, part: dict[str, Any], ended: dict[str, Any] | None = None) -> bytes:
-    ended = ended or {"finish_reason": None, "matched_stop": None}
-    choice = {"index": 0, "logprobs": None, **part, **ended}
-    return event({**_head(answer, shape.chunk_name), "choices": [choice]})
+def _chunk(
+    answer: Answer,
+    shape: Shape,
+    part: dict[str, Any],
+    ended: Mapping[str, Any] = MappingProxyType({"finish_reason": None, "matched_stop": None}),
+    beside: Mapping[str, Any] = MappingProxyType({}),
+) -> bytes:
+    choice = {"index": answer.index, "logprobs": None, **part, **ended}
+    return event({**_head(answer, shape.chunk_name), "choices": [choice], **beside})
+
+
+def generate_event(answer: Answer) -> bytes:
+    """A step of one choice of /generate; with several, it says of which."""
+    body = generate_body(answer)
+    return event(body | {"index": answer.index} if answer.parsed.num_choices > 1 else body)
 
 
 def generate_body(answer: Answer) -> dict[str, Any]:
     """/generate: text and ids are cumulative; `spec_*` fields only on the finished answer of a verified request."""
     meta: dict[str, Any] = {
-        "id": answer.parsed.request.rid,
+        "id": choice_id(answer.parsed.request.rid, answer.index),
         "finish_reason": None if answer.finish is None else finish_reason(answer.finish, len(answer.token_ids)),
         "prompt_tokens": len(answer.parsed.request.prompt_ids),
         "completion_tokens": len(answer.token_ids),
         "cached_tokens": answer.num_cached,
+        "num_near_ties": answer.num_near_ties,
         "e2e_latency": time.monotonic() - answer.started_s,
     }
-    if answer.stats is not None:
-        meta |= spec_details(answer.stats, len(answer.token_ids))
+    meta |= answer.spec_details or {}
     if answer.num_drafter_failures:
         meta["num_drafter_failures"] = answer.num_drafter_failures
     num_top = answer.parsed.request.num_top_logprobs

@@ -158,28 +158,33 @@ class Scheduler:
         return Work(sequence, tuple(sequence.token_ids[start : start + count]), NO_DRAFT, 1 if is_last else 0)
 
     def _decode_work(self, decoding: list[Sequence], num_prompt_rows: int) -> list[Work]:
-        """Drafts are cut from behind, by number alone: which tokens they are has no say in what is verified."""
+        """Drafts are cut by their number and shape alone: which tokens they are has no say in what is verified."""
         proposals = [sequence.propose() for sequence in decoding]
         budget = max(0, self._max_step_rows - len(decoding) - num_prompt_rows)
-        counts = self._worthwhile(decoding, shares([len(p) for p in proposals], budget), num_prompt_rows)
+        counts = shares([len(p) for p in proposals], budget)
+        shapes = [p.parents[:count] for p, count in zip(proposals, counts, strict=True)]
         work = []
-        for sequence, proposal, share in zip(decoding, proposals, counts, strict=True):
+        for sequence, proposal, nodes in zip(
+            decoding, proposals, self._worthwhile(decoding, shapes, num_prompt_rows), strict=True
+        ):
             assert sequence.cache is not None
             room = self._pool.largest(sequence.cache) - sequence.cache.length - 1
-            kept = proposal.first(min(share, room))
+            kept = proposal.only(nodes[:room])
             has_grown = self._has_grown(sequence, len(kept) + 1)
             assert has_grown, (sequence.request.rid, len(kept), room)
             work.append(Work(sequence, (sequence.token_ids[-1], *kept.token_ids), kept, len(kept) + 1))
         return work
 
-    def _worthwhile(self, decoding: list[Sequence], counts: list[int], num_prompt_rows: int) -> list[int]:
-        """How many of these drafts are expected to pay for their rows, by the measured cost of a round."""
+    def _worthwhile(
+        self, decoding: list[Sequence], shapes: list[tuple[int, ...]], num_prompt_rows: int
+    ) -> list[list[int]]:
+        """The draft nodes that are expected to pay for their rows, by the measured cost of a round."""
         cost = self._cost
-        if cost is None or not any(counts):
-            return counts
+        if cost is None or not any(shapes):
+            return [list(range(len(parents))) for parents in shapes]
         context = sum(len(sequence.token_ids) for sequence in decoding) / len(decoding)
         acceptance = [sequence.acceptance for sequence in decoding]
-        return trim(counts, acceptance, lambda rows: cost.at(len(decoding), rows, context), num_prompt_rows)
+        return trim(shapes, acceptance, lambda rows: cost.at(len(decoding), rows, context), num_prompt_rows)
 
     def _free(self, sequence: Sequence) -> None:
         assert sequence.cache is not None

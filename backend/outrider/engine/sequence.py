@@ -93,7 +93,7 @@ class Sequence:
     finish: Finish | None = None
     num_proposed: int = 0
     num_rejections: int = 0
-    """Verify steps in which a draft token was rejected."""
+    """Draft tokens that were tried and rejected."""
     histogram: list[int] = field(default_factory=list)
     """Entry i counts verify steps with i accepted drafts; empty when the plan is off."""
 
@@ -128,9 +128,9 @@ class Sequence:
 
     @property
     def acceptance(self) -> float:
-        """Estimated chance that a draft token is accepted when those before it were; from earlier steps only.
+        """Estimated chance that a draft token is accepted when it is tried; from earlier steps only.
 
-        Each step shows its accepted drafts and at most one rejection: what was not reached says nothing.
+        What was not tried says nothing: what follows a rejected token, and siblings after an accepted one.
         """
         num_accepted = sum(i * n for i, n in enumerate(self.histogram))
         seen = num_accepted + self.num_rejections
@@ -147,11 +147,18 @@ class Sequence:
         proposal = self.drafter.propose(min(self.request.plan.k, self.num_remaining - 1))
         return proposal if self.grammar is None else self.grammar.prune(proposal)
 
-    def count_verify(self, num_proposed: int, num_accepted: int) -> None:
+    def count_verify(self, proposal: Proposal, path: tuple[int, ...]) -> None:
+        """Count a step in which the nodes in `path` were accepted, from the root on."""
         if self.drafter is None:
             return
-        self.num_proposed += num_proposed
-        self.num_rejections += num_accepted < num_proposed
+        accepted_below = dict(zip((-1, *path), path, strict=False))
+        self.num_proposed += len(proposal)
+        self.num_rejections += sum(
+            node < accepted_below.get(parent, len(proposal))
+            for node, parent in enumerate(proposal.parents)
+            if parent == -1 or parent in path
+        )
+        num_accepted = len(path)
         self.histogram.extend([0] * (num_accepted + 1 - len(self.histogram)))
         self.histogram[num_accepted] += 1
 

@@ -8,42 +8,32 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import orjson
 from aiohttp import web
 
-from outrider.core import MAX_K
-from outrider.engine import replies
-from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DraftOptions
-from outrider.engine.engine import Engine, EngineLimits, Output
-from outrider.engine.loop import EngineLoop, Stream
+from outrider.engine import info, replies
+from outrider.engine.bodies import MAX_CHOICES
+from outrider.engine.choices import Choices, choice_id, generating, raise_if_aborted
+from outrider.engine.engine import Engine
+from outrider.engine.info import ServerOptions
+from outrider.engine.loop import EngineLoop
 from outrider.engine.metrics import EngineMetrics
 from outrider.engine.profile import read_table
-from outrider.engine.protocol import Parsed, parse_chat, parse_completion, parse_generate
+from outrider.engine.protocol import (
+    DEADLINE_HEADER,
+    Parsed,
+    parse_chat,
+    parse_completion,
+    parse_deadline,
+    parse_generate,
+)
 from outrider.engine.sequence import Finish
-from outrider.errors import APIError, ConfigError, InvalidRequest, ServiceError
-from outrider.version import __version__
+from outrider.errors import APIError, ConfigError, InvalidRequest
 
 Parse = Callable[[object, Engine], Parsed]
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """How an engine is served."""
-
-    model: Path
-    served_model_name: str
-    host: str = "127.0.0.1"
-    port: int = 0
-    limits: EngineLimits = field(default_factory=EngineLimits)
-    drafting: DraftOptions = DEFAULT_OPTIONS
-    cost_table: Path | None = None
-    """Where `outrider profile` keeps the cost table of this model on this machine; it need not be there."""
-    exits_with_stdin: bool = False
-    """Stop when standard input ends: a parent that holds the other end and dies leaves no orphan."""
 
 
 class EngineServer:
@@ -75,46 +65,13 @@ class EngineServer:
         return web.Response(status=200 if self._loop.is_alive else 503)
 
     async def _models(self, request: web.Request) -> web.Response:
-        model = {
-            "id": self._options.served_model_name,
-            "object": "model",
-            "created": int(time.time()),
-            "owned_by": "outrider",
-            "root": self._options.served_model_name,
-            "max_model_len": self._engine.context_length,
-        }
-        return _json({"object": "list", "data": [model]})
+        return _json(info.models(self._engine, self._options))
 
     async def _server_info(self, request: web.Request) -> web.Response:
-        limits = self._options.limits
-        return _json({
-            "model_path": str(self._options.model),
-            "served_model_name": self._options.served_model_name,
-            "context_length": self._engine.context_length,
-            "max_running_requests": limits.max_running,
-            "max_total_num_tokens": limits.max_total_tokens,
-            "max_req_input_len": self._engine.context_length - 1,
-            "speculative_algorithm": None,
-            "version": f"outrider-{__version__}",
-            "outrider": {"drafters": list(self._engine.drafters.makers), "max_k": MAX_K},
-            "internal_states": [{"effective_max_running_requests_per_dp": limits.max_running}],
-        })  # fmt: skip
+        return _json(info.server_info(self._engine, self._options))
 
     async def _loads(self, request: web.Request) -> web.Response:
-        load, limits = self._loop.load, self._options.limits
-        now = time.time()
-        entry = {
-            "timestamp": now,
-            "dp_rank": 0,
-            "num_running_reqs": load.num_running,
-            "num_waiting_reqs": load.num_waiting,
-            "num_used_tokens": load.num_used_tokens,
-            "max_total_num_tokens": limits.max_total_tokens,
-            "max_running_requests": limits.max_running,
-            "token_usage": round(load.num_used_tokens / limits.max_total_tokens, 4),
-            "gen_throughput": round(load.tokens_per_s, 2),
-        }
-        return _json({"timestamp": now, "version": f"outrider-{__version__}", "loads": [entry]})
+        return _json(info.loads(self._loop.load, self._options.limits))
 
     async def _prometheus(self, request: web.Request) -> web.Response:
         body = self._metrics.render(self._loop.load)
@@ -128,80 +85,79 @@ class EngineServer:
         if isinstance(data, dict) and data.get("abort_all") is True:
             self._loop.abort_all(finish)
         elif isinstance(rid, str) and rid:
-            self._loop.abort(rid, finish)
+            for index in range(MAX_CHOICES):
+                self._loop.abort(choice_id(rid, index), finish)
         return web.Response()
 
     async def _parsed(self, request: web.Request, parse: Parse) -> Parsed:
         """In a thread of its own: a grammar may take a second to compile, for which no stream may wait."""
-        return await asyncio.to_thread(parse, await _body(request), self._engine)
+        deadline_s = parse_deadline(request.headers.get(DEADLINE_HEADER), time.monotonic())
+        parsed = await asyncio.to_thread(parse, await _body(request), self._engine)
+        return replace(parsed, request=replace(parsed.request, deadline_s=deadline_s))
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         parsed = await self._parsed(request, parse_generate)
-        async with self._loop.generate(parsed.request) as stream:
-            answer = replies.Answer(parsed, self._options.served_model_name)
+        answers = replies.answers_of(parsed, self._options.served_model_name)
+        async with generating(self._loop, parsed.request, parsed.num_choices) as choices:
             if not parsed.is_stream:
-                await _complete(stream, answer)
-                return _json(replies.generate_body(answer), parsed)
+                await _complete(choices, answers)
+                bodies = [replies.generate_body(answer) for answer in answers]
+                return _json(bodies if parsed.num_choices > 1 else bodies[0], parsed)
             response = await _event_stream(request, parsed)
-            while answer.finish is None:
-                answer.add(await _next_output(stream))
-                await response.write(replies.event(replies.generate_body(answer)))
+            while replies.are_unfinished(answers):
+                events = b""
+                for index, output in await choices.next():
+                    answers[index].add(output)
+                    events += replies.generate_event(answers[index])
+                await response.write(events)
             await response.write(replies.DONE)
             return response
 
     def _openai(self, parse: Parse, shape: replies.Shape) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             parsed = await self._parsed(request, parse)
-            async with self._loop.generate(parsed.request) as stream:
-                answer = replies.Answer(parsed, self._options.served_model_name)
+            answers = replies.answers_of(parsed, self._options.served_model_name)
+            async with generating(self._loop, parsed.request, parsed.num_choices) as choices:
                 if parsed.is_stream:
-                    return await _stream_openai(request, stream, answer, shape)
-                await _complete(stream, answer)
-                return _json(replies.whole_body(answer, shape), parsed)
+                    return await _stream_openai(request, choices, answers, shape)
+                await _complete(choices, answers)
+                return _json(replies.whole_body(answers, shape), parsed)
 
         return handle
 
 
 async def _stream_openai(
-    request: web.Request, stream: Stream, answer: replies.Answer, shape: replies.Shape
+    request: web.Request, choices: Choices, answers: list[replies.Answer], shape: replies.Shape
 ) -> web.StreamResponse:
-    """One write per engine step; the head waits for the first step, so that an early failure is a real status."""
-    output = await _next_output(stream)
-    _raise_if_aborted(output)
-    response = await _event_stream(request, answer.parsed)
-    events = replies.opening_events(answer, shape)
+    """One write per look; the head waits for the first step, so that an early failure is a real status."""
+    outputs = await choices.next()
+    raise_if_aborted(outputs)
+    response = await _event_stream(request, answers[0].parsed)
+    is_open = [False] * len(answers)
     while True:
-        answer.add(output)
-        events += replies.delta_events(answer, shape, output)
-        if answer.finish is not None:
-            await response.write(events + replies.closing_events(answer, shape))
+        events = b""
+        for index, output in outputs:
+            answer = answers[index]
+            events += b"" if is_open[index] else replies.opening_events(answer, shape)
+            is_open[index] = True
+            answer.add(output)
+            events += replies.delta_events(answer, shape, output)
+            if answer.finish is not None:
+                events += replies.finish_event(answer, shape)
+        if not replies.are_unfinished(answers):
+            await response.write(events + replies.closing_events(answers, shape))
             return response
         if events:
             await response.write(events)
-        output, events = await _next_output(stream), b""
+        outputs = await choices.next()
 
 
-async def _complete(stream: Stream, answer: replies.Answer) -> None:
-    while answer.finish is None:
-        output = await _next_output(stream)
-        _raise_if_aborted(output)
-        answer.add(output)
-
-
-async def _next_output(stream: Stream) -> Output:
-    """What has happened since the last look, merged: a slow reader gets one larger piece, not a growing queue."""
-    merged = await stream.get()
-    while merged.finish is None and not stream.empty():
-        merged = merged.merged(stream.get_nowait())
-    return merged
-
-
-def _raise_if_aborted(output: Output) -> None:
-    if output.finish is not None and output.finish.kind == "abort":
-        error = ServiceError(output.finish.message or "aborted")
-        error.status = output.finish.status
-        error.code = "aborted"
-        raise error
+async def _complete(choices: Choices, answers: list[replies.Answer]) -> None:
+    while replies.are_unfinished(answers):
+        outputs = await choices.next()
+        raise_if_aborted(outputs)
+        for index, output in outputs:
+            answers[index].add(output)
 
 
 async def _body(request: web.Request) -> object:
@@ -213,17 +169,20 @@ async def _body(request: web.Request) -> object:
         raise InvalidRequest(f"the body is not valid JSON: {error}", param="body") from error
 
 
-def _json(data: dict[str, Any], parsed: Parsed | None = None) -> web.Response:
-    return web.Response(body=orjson.dumps(data), content_type="application/json", headers=_ignored(parsed))
+def _json(data: dict[str, Any] | list[dict[str, Any]], parsed: Parsed | None = None) -> web.Response:
+    return web.Response(body=orjson.dumps(data), content_type="application/json", headers=_notes(parsed))
 
 
-def _ignored(parsed: Parsed | None) -> dict[str, str]:
-    """Nothing is ignored silently: names of request fields that nothing here knows."""
-    return {"x-outrider-ignored": ",".join(parsed.ignored)} if parsed is not None and parsed.ignored else {}
+def _notes(parsed: Parsed | None) -> dict[str, str]:
+    """Nothing is ignored silently: request fields that nothing here knows, and what speaks against the drafter."""
+    if parsed is None:
+        return {}
+    notes = {"x-outrider-ignored": ",".join(parsed.ignored), "x-outrider-warning": parsed.warning or ""}
+    return {name: text for name, text in notes.items() if text}
 
 
 async def _event_stream(request: web.Request, parsed: Parsed) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_ignored(parsed)})
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_notes(parsed)})
     response.headers["Cache-Control"] = "no-cache"
     await response.prepare(request)
     return response

@@ -34,6 +34,8 @@ def passed_headers(lane_headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _printable(value: str) -> str:
+    if value.isascii() and value.isprintable():
+        return value
     return "".join(char if " " <= char <= "~" else "?" for char in value)
 
 
@@ -65,8 +67,8 @@ def without_stats(run: Run, raw: bytes, chunk: Mapping[str, Any]) -> bytes | Non
 
 def with_report(run: Run, raw: bytes) -> bytes:
     """The last chunk or the whole body, with the report and, when there are any, the statistics."""
-    report = run.report().model_dump(exclude=None if run.call.hints.verbose else {"inputs"})
-    add = {"outrider": orjson.dumps(report)}
+    report = run.report().model_dump_json(exclude=None if run.call.hints.verbose else {"inputs"})
+    add = {"outrider": report.encode()}
     stats = run.outcome.stats
     # vLLM leaves the object out for several choices, since the counts would not be one sequence's.
     if stats is not None and run.call.num_choices == 1:

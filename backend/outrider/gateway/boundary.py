@@ -6,17 +6,21 @@ import asyncio
 import logging
 import math
 import re
-import uuid
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from secrets import token_hex
 
 import orjson
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from outrider.errors import APIError, BodyTooLarge, InternalError, InvalidRequest, MethodNotAllowed, RouteNotFound
+from outrider.gateway.access import KEY
 from outrider.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
+#: One JSON object per request; neither bodies nor keys stand in it.
+access_log = logging.getLogger("outrider.access")
 
 REQUEST_ID = web.RequestKey("request_id", str)
 #: Headers that go out with the answer whatever it is, an error too.
@@ -34,6 +38,7 @@ def boundary(metrics: Metrics) -> Middleware:
 
     @web.middleware
     async def middleware(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        began_s = time.monotonic()
         request[REQUEST_ID] = _request_id(request)
         status = _CLIENT_LEFT
         try:
@@ -41,17 +46,37 @@ def boundary(metrics: Metrics) -> Middleware:
             status = response.status
             return response
         finally:
-            metrics.answered(_route(request), status)
+            route = _route(request)
+            metrics.answered(route, status)
+            if access_log.isEnabledFor(logging.INFO):
+                access_log.info("%s", _access_line(request, route, status, time.monotonic() - began_s))
 
     return middleware
+
+
+def _access_line(request: web.Request, route: str, status: int, total_s: float) -> str:
+    key = request.get(KEY)
+    headers = request.get(ALWAYS_HEADERS, {})
+    ours = ("lane", "workload", "drafter", "k")
+    line = {
+        "request_id": request[REQUEST_ID],
+        "method": request.method,
+        "route": route,
+        "status": status,
+        "total_s": round(total_s, 6),
+        "remote": request.remote,
+        "key": None if key is None else key.section.name,
+        "tenant": None if key is None else key.tenant,
+        **{name: headers[f"x-outrider-{name}"] for name in ours if f"x-outrider-{name}" in headers},
+    }
+    return orjson.dumps(line).decode()
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Runs before every head that goes out."""
     request[_HEAD_SENT] = True
-    response.headers["x-request-id"] = request.get(REQUEST_ID) or uuid.uuid4().hex
-    for name, value in request.get(ALWAYS_HEADERS, {}).items():
-        response.headers.setdefault(name, value)
+    response.headers["x-request-id"] = request.get(REQUEST_ID) or token_hex(16)
+    response.headers.update(request.get(ALWAYS_HEADERS, {}))
 
 
 async def _answer(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -78,7 +103,7 @@ async def _answer(request: web.Request, handler: _Handler) -> web.StreamResponse
 
 def _request_id(request: web.Request) -> str:
     given = request.headers.get("x-request-id", "")
-    return given if _GOOD_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _GOOD_ID.fullmatch(given) else token_hex(16)
 
 
 def _route(request: web.Request) -> str:

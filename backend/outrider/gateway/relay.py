@@ -9,7 +9,7 @@ from aiohttp import web
 
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneFailed
-from outrider.gateway.attach import passed_headers, plan_headers, take_stats, with_report, without_stats
+from outrider.gateway.attach import passed_headers, take_stats, with_report, without_stats
 from outrider.gateway.stream import StreamRelay, error_event
 from outrider.runtimes.client import LaneAnswer
 from outrider.runtimes.protocol import completion_tokens, raise_failure, read_object
@@ -24,7 +24,8 @@ _STREAM_HEADERS = {
 async def relay_body(run: Run) -> web.Response:
     """The whole answer with the report in it. Raises what the lane reports as failed, and LaneFailed."""
     async with run.open() as answer:
-        raw = await answer.body()
+        async with run.within_deadline():
+            raw = await answer.body()
         run.saw_event()
     body = read_object(raw)
     raise_failure(body)
@@ -32,15 +33,15 @@ async def relay_body(run: Run) -> web.Response:
     run.outcome.num_completion_tokens = completion_tokens(body)
     shown = with_report(run, without_stats(run, raw, body) or raw)
     run.succeed()
-    headers = passed_headers(answer.headers) | plan_headers(run)
-    return web.Response(body=shown, content_type="application/json", headers=headers)
+    headers = {"Content-Type": "application/json"} | passed_headers(answer.headers)
+    return web.Response(body=shown, headers=headers)
 
 
 async def relay_stream(request: web.Request, run: Run) -> web.StreamResponse:
     """Events as they come. A failure before the first one is raised, a later one is the stream's last event."""
     async with run.open() as answer:
         _check_is_stream(answer)
-        headers = _STREAM_HEADERS | passed_headers(answer.headers) | plan_headers(run)
+        headers = _STREAM_HEADERS | passed_headers(answer.headers)
         client = _Client(request, web.StreamResponse(headers=headers), StreamRelay(run))
         await client.copy(answer)
     await client.response.write_eof()
@@ -59,7 +60,7 @@ class _Client:
         """One write per packet of the lane, until the end or the first failure."""
         relay = self.relay
         try:
-            async with aclosing(answer.packets()) as packets:
+            async with relay.run.within_deadline(), aclosing(answer.packets()) as packets:
                 async for events in packets:
                     await self._send(relay.feed(events))
                     if relay.failure is not None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from typing import Any, get_args
 
 import orjson
 from aiohttp import web
 
+from outrider.config import Config
 from outrider.core import Hints
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
-from outrider.errors import BodyTooLarge, UnsupportedMediaType
+from outrider.errors import BodyTooLarge, RateLimited, RequestTimeout, UnsupportedMediaType
+from outrider.gateway.access import KEY, claim_of, refuse_internal
 from outrider.gateway.attach import plan_headers
 from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID
 from outrider.gateway.relay import relay_body, relay_stream
@@ -27,13 +31,21 @@ class Routes:
     """Handlers over the parts that the composition root made."""
 
     def __init__(
-        self, dispatcher: Dispatcher, pool: Pool, metrics: Metrics, *, workloads: tuple[str, ...], max_body_bytes: int
+        self,
+        dispatcher: Dispatcher,
+        pool: Pool,
+        metrics: Metrics,
+        *,
+        config: Config,
+        reload: Callable[[], str | None],
     ) -> None:
+        """`reload` reads policies and keys again and says what is wrong with them, None when nothing is."""
         self._dispatcher = dispatcher
         self._pool = pool
         self._metrics = metrics
-        self._workloads = workloads
-        self._max_body_bytes = max_body_bytes
+        self._server = config.server
+        self._limits = config.admission
+        self._reload = reload
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         for path in get_args(Route):
@@ -41,14 +53,25 @@ class Routes:
         router.add_get("/v1/models", self.list_models)
         router.add_get("/v1/models/{id:.+}", self.get_model)
         router.add_get("/health", self.health)
+        router.add_get("/live", self.health)
+        router.add_post("/outrider/reload", self.reload)
         router.add_get("/ready", self.ready)
         router.add_get("/metrics", self.metrics)
+        router.add_get("/outrider/lanes", self.list_lanes)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """Chat and text completions: read and check, then run and relay."""
         call = await self._read_call(request)
+        try:
+            return await self._relay(request, call)
+        except RateLimited:
+            request[ALWAYS_HEADERS] = {} if call.key is None else call.key.headers()
+            raise
+
+    async def _relay(self, request: web.Request, call: Call) -> web.StreamResponse:
         async with self._dispatcher.run(call) as run:
-            request[ALWAYS_HEADERS] = plan_headers(run)
+            limits = {} if call.key is None else call.key.headers()
+            request[ALWAYS_HEADERS] = plan_headers(run) | limits
             return await relay_stream(request, run) if call.is_stream else await relay_body(run)
 
     async def _read_call(self, request: web.Request) -> Call:
@@ -56,12 +79,11 @@ class Routes:
         if request.content_type != "application/json":
             given = request.headers.get("Content-Type", "none")
             raise UnsupportedMediaType(f"the content type must be application/json, not {given}")
-        if (request.content_length or 0) > self._max_body_bytes:
-            raise BodyTooLarge(f"the body has {request.content_length} bytes, the limit is {self._max_body_bytes}")
-        raw = await request.read()
+        raw = await self._read_body(request)
         path = request.path
         parsed = parse_body(_route(path), raw)
-        fields = parsed.fields
+        fields, key = parsed.fields, request.get(KEY)
+        refuse_internal(parsed.body, key)
         forwarded = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
         return Call(
             request_id=request[REQUEST_ID],
@@ -75,7 +97,24 @@ class Routes:
             num_choices=fields.num_choices,
             arrived_at_s=arrived_at_s,
             headers=forwarded | {"x-request-id": request[REQUEST_ID]},
+            claim=claim_of(request.headers, key, self._limits),
+            key=key,
         )
+
+    async def _read_body(self, request: web.Request) -> bytes:
+        limit, limit_s = self._server.max_body_bytes, self._server.body_timeout_s
+        if (request.content_length or 0) > limit:
+            raise BodyTooLarge(f"the body has {request.content_length} bytes, the limit is {limit}")
+        try:
+            async with asyncio.timeout(limit_s):
+                return await request.read()
+        except TimeoutError as error:
+            raise RequestTimeout(f"the body did not arrive within {limit_s:g} s") from error
+
+    async def reload(self, _request: web.Request) -> web.Response:
+        """Policies and keys are read again; 422 when something is wrong, and then nothing changes."""
+        problem = self._reload()
+        return _json({"problem": problem}, 200 if problem is None else 422)
 
     async def list_models(self, _request: web.Request) -> web.Response:
         """503 while no lane has ever been ready: models that are unknown are not none."""
@@ -105,9 +144,14 @@ class Routes:
             "status": "ready" if is_ready else "not ready",
             "reasons": [f"lane {lane.name}: {lane.reason}" for lane in self._pool.lanes if lane.reason],
             "lanes": lanes,
-            "workloads": self._workloads,
+            "workloads": self._dispatcher.policies.workloads,
+            "policies": {"hash": self._dispatcher.files.digest, "problem": self._dispatcher.files.problem},
         }
         return _json(body, 200 if is_ready else 503)
+
+    async def list_lanes(self, _request: web.Request) -> web.Response:
+        """Every lane with its abilities, its load and where its profile is wrong."""
+        return _json({"lanes": self._pool.describe()})
 
     async def metrics(self, _request: web.Request) -> web.Response:
         page = self._metrics.render({lane.name: lane.state for lane in self._pool.lanes})

@@ -27,7 +27,7 @@ _NEAR = 0.03
 _GATHER, _MAX_GATHER, _ALL_GATHER = 8, 128, 2048
 #: Cells that are kept; those that were not updated for longest go first.
 _MAX_CELLS = 20_000
-#: Drafters whose success on a finished text can be replayed without running anything.
+#: Drafters that look up in the text that is there; a dry run on the prompt says something of them.
 LOOK_UPS = frozenset({"ngram", "suffix"})
 #: Share of the drafts asked for that a look-up is expected to propose, and its weight in rounds.
 _FILL, _FILL_WEIGHT = 0.35, 100.0
@@ -236,10 +236,6 @@ class Acceptance:
                 _KEEP_ALL * proposed + stats.num_proposed / k,
                 _KEEP_ALL * asked + stats.num_verify_steps,
             )
-
-    def replayed(self, cell: Cell, histogram: Sequence[int]) -> None:
-        """Learn what a look-up would have had accepted of a finished text; full information, without running it."""
-        self._add(cell, _counts_of(histogram, MAX_K))
 
     def _add(self, cell: Cell, counts: _Counts) -> None:
         prior = prior_hazards(cell)

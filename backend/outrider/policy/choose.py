@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import truediv
 
-from outrider.core import MAX_K, OFF, LaneAbility, LaneView
+from outrider.core import MAX_K, OFF, DrafterAbility, LaneAbility, LaneView
 from outrider.policy.acceptance import LOOK_UPS, Cell, Curve, length_bucket, temperature_bucket
-from outrider.policy.eligibility import drafter_refusal, lane_refusal, speculation_refusal
+from outrider.policy.eligibility import drafter_refusal, inexact, unserved
 from outrider.policy.features import Features
 from outrider.policy.learning import Learner
 from outrider.policy.limits import Band, WorkloadPolicy
@@ -49,6 +49,12 @@ class Kind:
     def is_fixed(self) -> bool:
         """The request's own word stands above the workload's limits and needs no gain."""
         return self.drafter is not None or self.k is not None
+
+    @property
+    def fixed(self) -> str:
+        """What the request fixed, in the words of answers."""
+        names = ([self.drafter] if self.drafter else []) + ([f"k {self.k}"] if self.k else [])
+        return " with ".join(names)
 
     @property
     def target_rate(self) -> float | None:
@@ -90,8 +96,8 @@ class Surveyor:
         budget = features.max_tokens if policy.objective is not None else None
         priority = (features.priority > 0) - (features.priority < 0)
         key = (
-            policy.workload, cell, floor, cap, context, features.surfaces, features.has_prediction, priority, budget,
-            drafter, k,
+            policy.workload, cell, floor, cap, context, tuple(features.surfaces), features.has_prediction, priority,
+            budget, drafter, k,
         )  # fmt: skip
         found = self._kinds.get(key)
         if found is None:
@@ -142,24 +148,25 @@ class Surveyor:
         if menu is None:
             menu = kind.menus[key] = self._menu(kind, ability, seen.batch, caps)
         factors = self._learner.rounds.factors(ability)
-        return Row(ability, seen, menu, factors, *_verdict(kind, ability), num_tokens)
+        surfaces = kind.features.surfaces
+        return Row(ability, seen, menu, factors, unserved(ability, surfaces), inexact(ability, surfaces), num_tokens)
 
     def _menu(self, kind: Kind, ability: LaneAbility, batch: int, caps: tuple[float, float]) -> Menu:
         plain_rate = 1 / self._learner.rounds.forwards(ability, batch, kind.context)[0]
         entries: list[Entry] = []
         refused: list[tuple[str, str, str]] = []
         for index, drafter in enumerate(ability.drafters):
-            bounds = _bounds(kind, drafter.drafter, caps)
+            refusal = drafter_refusal(drafter, kind.features)
+            bounds = _fixed_bounds(kind, drafter) if kind.is_fixed else _bounds(kind, drafter.drafter, caps)
             if bounds is None:
-                continue
-            refusal = drafter_refusal(drafter, kind.features) if isinstance(bounds, tuple) else (bounds, "")
-            if refusal is None and isinstance(bounds, tuple):
+                refusal = "not-allowed", ""
+            elif refusal is None:
                 entry = self._entry(kind, ability, index, (batch, bounds))
                 if entry is not None:
                     entries.append(entry)
                     continue
                 refusal = "no-k", f"{bounds[0]} and {bounds[1]}"
-            refused.append((drafter.drafter, *(refusal or ("not-allowed", ""))))
+            refused.append((drafter.drafter, *refusal))
         is_bounded = any(entry.drafter.max_context is not None for entry in entries)
         return Menu(plain_rate, tuple(entries), tuple(refused), ability, is_bounded)
 
@@ -194,30 +201,26 @@ class Surveyor:
         return curve
 
 
-def _verdict(kind: Kind, ability: LaneAbility) -> tuple[tuple[str, str] | None, bool]:
-    """Why the lane must not speculate, and whether it can serve the request at all."""
-    refusal = lane_refusal(ability, kind.features)
-    if refusal is not None:
-        return refusal, False
-    return speculation_refusal(ability, kind.features, is_exact=kind.policy.exact), True
-
-
-def _bounds(kind: Kind, drafter: str, caps: tuple[float, float]) -> tuple[int, int] | str | None:
-    """Least and largest k, or the reason code why there is none; None when the question is of another drafter."""
-    if kind.drafter is not None and kind.drafter != drafter:
-        return None
-    limits = kind.policy.limits_of(drafter)
+def _fixed_bounds(kind: Kind, drafter: DrafterAbility) -> tuple[int, int]:
+    """Least and largest k where the request's own word stands above the limits; without such a k the nearest."""
+    limits = kind.policy.limits_of(drafter.drafter)
+    least, most = 1, MAX_K if limits is None else limits.max_k
     if kind.k is not None:
-        # A request that fixes k alone takes the workload's drafters, or any when it has none.
-        is_open = kind.drafter is not None or limits is not None or not kind.policy.drafters
-        return (kind.k, kind.k) if is_open else None
-    if kind.drafter is not None:
-        return (1, MAX_K if limits is None else limits.max_k)
+        least = most = kind.k
+    if any(least <= k <= most for k in drafter.ks):
+        return least, most
+    near = min(drafter.ks, key=lambda k: abs(k - most))
+    return near, near
+
+
+def _bounds(kind: Kind, drafter: str, caps: tuple[float, float]) -> tuple[int, int] | None:
+    """Least and largest k; None when the drafter is not allowed here."""
+    limits = kind.policy.limits_of(drafter)
     if limits is None:
-        return "not-allowed"
+        return None
     cap, share = caps
     most = int(min(limits.max_k * share, cap))
-    return (limits.min_k, most) if most >= limits.min_k else "not-allowed"
+    return (limits.min_k, most) if most >= limits.min_k else None
 
 
 def _cap(bands: Sequence[Band], value: float) -> float:

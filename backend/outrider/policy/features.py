@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,8 +39,8 @@ class Features:
     is_stream: bool
     has_prediction: bool = False
     """The request carries OpenAI's `prediction`, a text that the answer is expected to resemble."""
-    surfaces: tuple[Surface, ...] = ()
-    """What of sampling and content not every verifier honours, in the order of `core.Surface`."""
+    surfaces: Mapping[Surface, str] = field(default_factory=dict)
+    """What of sampling and content not every lane honours, each with the field that asks for it."""
     priority: int = 0
     """SGLang's `priority`: above 0 is high, below is low."""
     max_tokens: int | None = None
@@ -69,8 +69,9 @@ def extract_features(body: Mapping[str, Any], hints: Hints) -> Features:
     messages = body.get("messages")
     prompt = _read_messages(messages) if isinstance(messages, list) else _read_prompt(body.get("prompt"))
     num_chars = sum(map(len, prompt.texts))
+    temperature = _temperature(body.get("temperature"))
     return Features(
-        temperature=_temperature(body.get("temperature")),
+        temperature=temperature,
         task=hints.task or _guess_task(prompt),
         is_task_given=hints.task is not None,
         num_prompt_chars=num_chars,
@@ -78,8 +79,8 @@ def extract_features(body: Mapping[str, Any], hints: Hints) -> Features:
         dry_run=_dry_run(prompt),
         num_messages=prompt.num_messages,
         is_stream=body.get("stream") is True,
-        has_prediction=isinstance(body.get("prediction"), Mapping),
-        surfaces=tuple(_surfaces(body, prompt)),
+        has_prediction=isinstance(body.get("prediction"), dict),
+        surfaces=_surfaces(body, temperature, has_images=prompt.has_images),
         priority=_whole(body.get("priority")) or 0,
         max_tokens=_whole(body.get("max_completion_tokens")) or _whole(body.get("max_tokens")),
         tenant=_name(body.get("cache_salt")),
@@ -94,11 +95,14 @@ def _temperature(value: object) -> float:
 def _read_messages(messages: Sequence[Any]) -> _Prompt:
     prompt = _Prompt(num_messages=len(messages))
     for message in messages:
-        if not isinstance(message, Mapping):
+        if not isinstance(message, dict):
             continue
         content = message.get("content")
-        text = "\n".join(_content_texts(content))
-        prompt.has_images = prompt.has_images or _has_image(content)
+        if isinstance(content, str):
+            text = content
+        else:
+            text = "\n".join(_content_texts(content))
+            prompt.has_images = prompt.has_images or _has_image(content)
         prompt.texts.append(text)
         role = message.get("role")
         if role == "user":
@@ -108,18 +112,16 @@ def _read_messages(messages: Sequence[Any]) -> _Prompt:
     return prompt
 
 
-def _content_texts(content: Any) -> Iterator[str]:
-    """Text of a message's content: a string, or a list of parts."""
-    parts = content if isinstance(content, list) else [content]
-    for part in parts:
-        text = part.get("text") if isinstance(part, Mapping) else part
-        if isinstance(text, str):
-            yield text
+def _content_texts(content: Any) -> list[str]:
+    """Texts of a message's content that is a list of parts."""
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return [text for text in texts if isinstance(text, str)]
 
 
 def _has_image(content: Any) -> bool:
     parts = content if isinstance(content, list) else []
-    return any(isinstance(part, Mapping) and part.get("type") == "image_url" for part in parts)
+    return any(isinstance(part, dict) and part.get("type") == "image_url" for part in parts)
 
 
 def _read_prompt(value: Any) -> _Prompt:
@@ -160,29 +162,40 @@ def _name(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _surfaces(body: Mapping[str, Any], prompt: _Prompt) -> Iterator[Surface]:
-    asked: dict[Surface, object] = {
-        "temperature": _temperature(body.get("temperature")) > 0,
-        "min_p": body.get("min_p"),
-        "penalties": _has_penalties(body),
-        "logit_bias": body.get("logit_bias"),
-        "top_k_top_p": (_whole(body.get("top_k")) or 0) > 0 and body.get("top_p") not in (None, 1),
-        "logit_processor": body.get("custom_logit_processor"),
-        "grammar": _wants_grammar(body),
-        "logprobs": body.get("logprobs") not in (None, False),
-        "seed": body.get("seed") is not None,
-        "lora": body.get("lora_path"),
-        "images": prompt.has_images,
-    }
-    return (surface for surface, is_asked in asked.items() if is_asked)
+def _surfaces(body: Mapping[str, Any], temperature: float, *, has_images: bool) -> dict[Surface, str]:
+    """What the request's law and content use. A greedy law is not changed by what only cuts or draws."""
+    wanted: dict[Surface, str] = {surface: name for name, surface, nothing in _ASKED if body.get(name) not in nothing}
+    if (grammar := _grammar(body)) is not None:
+        wanted["grammar"] = grammar
+    if has_images:
+        wanted["images"] = "messages"
+    if temperature > 0:
+        wanted["temperature"] = "temperature"
+        wanted.update({surface: name for name, surface, nothing in _DRAWN if body.get(name) not in nothing})
+        if body.get("top_k") not in (None, -1) and body.get("top_p") not in (None, 1):
+            wanted["top_k_top_p"] = "top_p"
+    return wanted
 
 
-def _has_penalties(body: Mapping[str, Any]) -> bool:
-    added = any(body.get(key) for key in ("frequency_penalty", "presence_penalty"))
-    return added or body.get("repetition_penalty") not in (None, 1)
+#: Fields, the surface that each asks for, and the values that ask for nothing; the last ones matter to draws only.
+_ASKED: tuple[tuple[str, Surface, tuple[object, ...]], ...] = (
+    ("frequency_penalty", "penalties", (None, 0)),
+    ("presence_penalty", "penalties", (None, 0)),
+    ("repetition_penalty", "penalties", (None, 1)),
+    ("logit_bias", "logit_bias", (None, {})),
+    ("custom_logit_processor", "logit_processor", (None,)),
+    ("logprobs", "logprobs", (None, False)),
+    ("lora_path", "lora", (None, "")),
+)
+_DRAWN: tuple[tuple[str, Surface, tuple[object, ...]], ...] = (
+    ("min_p", "min_p", (None, 0)),
+    ("seed", "seed", (None,)),
+)
 
 
-def _wants_grammar(body: Mapping[str, Any]) -> bool:
+def _grammar(body: Mapping[str, Any]) -> str | None:
+    """The field that asks for one."""
     form = body.get("response_format")
-    kind = form.get("type") if isinstance(form, Mapping) else None
-    return kind not in (None, "text") or any(body.get(key) for key in ("json_schema", "regex", "ebnf"))
+    if form is not None and (form.get("type") if isinstance(form, dict) else None) not in (None, "text"):
+        return "response_format"
+    return next((key for key in ("json_schema", "regex", "ebnf") if body.get(key)), None)

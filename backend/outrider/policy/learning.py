@@ -5,14 +5,12 @@ Plain data in and out; who stores it lies outside.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from dataclasses import astuple, dataclass, field
 from random import Random
 from typing import Any, Protocol
 
 from outrider.core import SpecStats
-from outrider.policy.acceptance import LOOK_UPS, Acceptance, Cell
-from outrider.policy.lookup import replay
+from outrider.policy.acceptance import Acceptance, Cell
 from outrider.policy.plan import Plan
 from outrider.policy.rounds import Rounds
 
@@ -162,12 +160,6 @@ class Learner:
             self.ledger(decided.workload).spent(plain_s, decode_s)
             self.gate(plan.drafter, cell.task, cell.temperature).measured(plain_s / decode_s)
             self.num_closed = sum(gate.is_closed for gate in self.gates.values())
-
-    def learn_text(self, decided: Decided, prompt: Sequence[Hashable], answer: Sequence[Hashable]) -> None:
-        """Score the look-ups that did not run on a finished text: token ids, or the pieces of `lookup.split_text`."""
-        for drafter in LOOK_UPS - {decided.plan.drafter}:
-            cell = decided.cell._replace(drafter=drafter, is_sampled=False)
-            self.acceptance.replayed(cell, replay(drafter, prompt, answer))
 
     def to_state(self, key: dict[str, str]) -> dict[str, Any]:
         """Plain data for JSON. `key` says what it was learnt on: model and build."""

@@ -133,8 +133,8 @@ class WorkloadPolicy(_Model):
     """what the workload is"""
     match: Match | None = None
     """which requests come here; without it only those that no file matches, when this is the default"""
-    exact: bool = True
-    """false lets lanes speculate although their verifier does not honour all that the request asks for"""
+    exact: bool = False
+    """whether a request is refused when no lane honours all of its sampling exactly"""
     drafters: dict[Drafter, DrafterLimits]
     """a mapping of allowed drafters to their limits; an empty one never speculates"""
     temperature: Bands = ()
@@ -148,7 +148,7 @@ class WorkloadPolicy(_Model):
     """shares of the k by priority"""
     exploration: Exploration = Exploration()
     """how many requests may serve to learn"""
-    fallback: Literal["plain", "refuse"] = "plain"
+    fallback: Literal["nearest", "refuse"] = "nearest"
     """what happens to a request that fixes a plan which no lane can run"""
     trial: Trial | None = None
     """a second workload that is decided beside this one"""

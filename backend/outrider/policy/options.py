@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
-from outrider.core import OFF, DrafterAbility, LaneAbility
+from outrider.core import OFF, DrafterAbility, LaneAbility, Surface
 from outrider.policy.rounds import Occupancy
 
 
@@ -70,6 +70,10 @@ class Menu(NamedTuple):
     """Some drafter was made for a bounded context."""
 
 
+#: More than any number of surfaces.
+UNSERVED = 99
+
+
 @dataclass(slots=True)
 class Row:
     """One lane at its load. `factors` are what rates are multiplied by: of plain decoding, then of each drafter."""
@@ -78,19 +82,22 @@ class Row:
     seen: Occupancy
     menu: Menu
     factors: tuple[float, ...]
-    refusal: tuple[str, str] | None
-    """Why the lane must not speculate for this request, or not serve it."""
-    is_served: bool
+    unserved: tuple[Surface, ...]
+    """What of the request the lane does not serve at all."""
+    inexact: tuple[Surface, ...]
+    """What of the request the lane does not honour exactly."""
     num_tokens: int
     """Of the prompt."""
     plain_rate: float = field(init=False)
     """Tokens per second of plain decoding; 0 when the lane has none."""
+    num_missing: int = field(init=False)
+    """Surfaces that are not honoured; `UNSERVED` when some are not served."""
     fastest: tuple[float, Entry] | None = field(init=False)
     """Of all drafters, with its tokens per second."""
 
     def __post_init__(self) -> None:
-        has_plain = self.is_served and self.lane.has_plain
-        self.plain_rate = self.menu.plain_rate * self.factors[0] * self.share if has_plain else 0.0
+        self.plain_rate = self.menu.plain_rate * self.factors[0] * self.share if self.lane.has_plain else 0.0
+        self.num_missing = UNSERVED if self.unserved else len(self.inexact)
         self.fastest = self._fastest(self.usable())
 
     @property
@@ -105,8 +112,6 @@ class Row:
 
     def usable(self, shut: Collection[str] = ()) -> list[Entry]:
         """Without `shut` drafters, and without those that were made for less context than this prompt's."""
-        if self.refusal is not None:
-            return []
         return [
             entry
             for entry in self.menu.entries
@@ -132,10 +137,15 @@ class Row:
         return Option(rate, -self.seen.num_others, self.lane, drafter, k, self.seen, is_sampled)
 
     @property
+    def refusal(self) -> Refusal:
+        """Of the whole lane, where others honour more of the request."""
+        if self.unserved:
+            return Refusal(self.lane.name, None, "not-served", ", ".join(self.unserved))
+        return Refusal(self.lane.name, None, "not-exact", ", ".join(self.inexact))
+
+    @property
     def refused(self) -> list[Refusal]:
-        """The lane or drafters of it that were left out."""
-        if self.refusal is not None:
-            return [Refusal(self.lane.name, None, *self.refusal)]
+        """Drafters of it that were left out."""
         long = [(entry.drafter, entry.drafter.max_context) for entry in self.menu.entries]
         beyond = [
             (drafter.drafter, "context", str(limit))

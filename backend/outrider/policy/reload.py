@@ -18,8 +18,6 @@ class PolicyFiles:
         self.digest = digest_of(source)
         """Of the files in force; changes exactly when their bytes do."""
         self.current: PolicySet = load_policies(source, self.learner)
-        self.num_reloads = 0
-        self.num_failures = 0
         self.problem: str | None = None
         """Why the files as they are now are not in force; None when they are."""
 
@@ -32,9 +30,7 @@ class PolicyFiles:
         try:
             policies = load_policies(self.source, self.learner)
         except PolicyError as error:
-            self.num_failures += 1
             self.problem = error.message
             return False
         self.current, self.digest, self.problem = policies, digest, None
-        self.num_reloads += 1
         return True

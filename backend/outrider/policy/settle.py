@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from outrider.policy.acceptance import LOOK_UPS
 from outrider.policy.choose import Kind, Surveyor
 from outrider.policy.learning import Gate, Learner, Ledger
+from outrider.policy.nearest import distance, nearest
 from outrider.policy.options import Entry, Option, Row, order
 
 #: Speculation must be expected to gain this much over plain decoding: below it, it is noise.
@@ -17,6 +17,8 @@ MIN_GAIN = 1.03
 #: taken last must have been held for so many. Fewer drafts are taken at once when they are that much better, since
 #: load is shed first by shortening drafts.
 _SWITCH_GAIN, _STREAK, _DWELL = 1.05, 3, 8
+#: Lanes this near to the fastest are equal, and the emptiest of them is taken.
+_EQUAL = 0.98
 #: Measurements that a drafter must have when its workload is overdrawn.
 _PROVEN = 3
 
@@ -66,10 +68,10 @@ class Settler:
         self._incumbents: dict[tuple[object, ...], Incumbent] = {}
 
     def settle(self, kind: Kind, rows: Sequence[Row]) -> Settled | None:
-        """None when no lane can serve the request at all, or as it wants to be served."""
+        """None when no lane decodes plainly and no drafter is allowed."""
         if kind.is_fixed:
-            best = _best(rows, ())
-            return None if best is None else Settled(best, "request")
+            found = nearest(kind, rows)
+            return None if found is None else Settled(found, "nearest" if any(distance(kind, found)) else "request")
         ledger = self.learner.ledger(kind.policy.workload)
         ledger.num_decided += 1
         plain = plain_of(rows)
@@ -149,11 +151,7 @@ class Settler:
 
     def _is_due(self, kind: Kind, entry: Entry, best: Option, ledger: Ledger) -> bool:
         drafter = entry.drafter.drafter
-        gate = self._gate(kind, drafter)
-        if drafter == best.drafter or gate.due > ledger.num_decided:
-            return False
-        # What a look-up would have had accepted is known from finished texts; only its gate needs a try.
-        return drafter not in LOOK_UPS or gate.is_closed
+        return drafter != best.drafter and self._gate(kind, drafter).due <= ledger.num_decided
 
     def _sampled_rate(self, kind: Kind, option: Option) -> float:
         """Thompson sampling: the rate with hazards drawn from what is believed of them."""
@@ -162,21 +160,25 @@ class Settler:
 
 
 def plain_of(rows: Sequence[Row]) -> Option | None:
-    """The fastest plain decoding; of equals on the emptier lane."""
-    row = max(rows, key=lambda row: (row.plain_rate, -row.seen.num_others), default=None)
-    return row.plain if row is not None and row.plain_rate else None
+    """The fastest plain decoding; of equals on the emptiest lane, and of those on the first."""
+    most = max([row.plain_rate for row in rows], default=0.0)
+    if not most:
+        return None
+    return min([row for row in rows if row.plain_rate >= most * _EQUAL], key=_others).plain
 
 
 def _best(rows: Sequence[Row], shut: Collection[str]) -> Option | None:
-    best: tuple[float, int, Row, Entry] | None = None
-    for row in rows:
-        found = row.best(shut)
-        if found is None:
-            continue
-        spare = -row.seen.num_others
-        if best is None or found[0] > best[0] or (found[0] == best[0] and spare > best[1]):
-            best = (found[0], spare, row, found[1])
-    return None if best is None else best[2].option(best[3])
+    """The fastest drafter; of equals on the emptiest lane, and of those on the first."""
+    found = [(row, best) for row in rows if (best := row.best(shut)) is not None]
+    if not found:
+        return None
+    least = max([best[0] for _, best in found]) * _EQUAL
+    row, best = min([pair for pair in found if pair[1][0] >= least], key=lambda pair: pair[0].seen.num_others)
+    return row.option(best[1])
+
+
+def _others(row: Row) -> int:
+    return row.seen.num_others
 
 
 def _enough(kind: Kind, rows: Sequence[Row], plain: Option, shut: Collection[str]) -> Option | None:

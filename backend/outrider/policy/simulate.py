@@ -8,7 +8,8 @@ from random import Random
 
 from outrider.core import MAX_K, TASKS, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
 from outrider.policy.acceptance import DEPTHS, Cell, prior_hazards, temperature_bucket
-from outrider.policy.decide import Decision, PolicySet
+from outrider.policy.decide import PolicySet
+from outrider.policy.decision import Decision
 from outrider.policy.features import Features
 from outrider.policy.learning import Feedback
 

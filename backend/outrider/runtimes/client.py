@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any, Self
 
 import aiohttp
@@ -41,12 +41,20 @@ class LaneCall:
     rid: str
     """Fresh and of fixed length: SGLang aborts by prefix."""
     is_stream: bool
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str]
 
 
-def lane_call(path: str, raw: bytes, plan: Plan, *, model: str | None, is_stream: bool) -> LaneCall:
+def lane_call(
+    path: str,
+    raw: bytes,
+    plan: Plan,
+    *,
+    model: str | None,
+    is_stream: bool,
+    headers: Mapping[str, str] | None = None,
+) -> LaneCall:
     """The client's body with our own members put in; every other byte stays. `model` sets it, None leaves it."""
-    rid = uuid.uuid4().hex
+    rid = token_hex(16)
     ours = {"outrider": orjson.dumps(plan.to_wire())}
     add = {
         "custom_params": splice_inside(raw, "custom_params", set(ours), ours),
@@ -55,7 +63,7 @@ def lane_call(path: str, raw: bytes, plan: Plan, *, model: str | None, is_stream
     }
     if model is not None:
         add["model"] = orjson.dumps(model)
-    return LaneCall(path, splice(raw, {"outrider", *add}, add), rid, is_stream)
+    return LaneCall(path, splice(raw, {"outrider", *add}, add), rid, is_stream, headers or {})
 
 
 class LaneAnswer:
@@ -115,6 +123,7 @@ class LaneClient:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            cookie_jar=aiohttp.DummyCookieJar(),  # what a lane sets for one caller is not for the others
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
             headers={"Accept-Encoding": "identity"},
         )
@@ -133,14 +142,22 @@ class LaneClient:
 
     async def get_json(self, lane: str, url: str, *, timeout_s: float) -> tuple[int, Any]:
         """Status and parsed body of a GET, None for a body that is not JSON. LaneFailed when there is no answer."""
+        status, raw = await self._get(lane, url, timeout_s)
+        try:
+            return status, orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            return status, None
+
+    async def get_text(self, lane: str, url: str, *, timeout_s: float) -> tuple[int, str]:
+        """Status and text of a GET. LaneFailed when there is no answer."""
+        status, raw = await self._get(lane, url, timeout_s)
+        return status, raw.decode("utf-8", errors="replace")
+
+    async def _get(self, lane: str, url: str, timeout_s: float) -> tuple[int, bytes]:
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         with _translated(lane):
             async with self._open_session.get(url, timeout=timeout) as response:
-                raw = await response.read()
-        try:
-            return response.status, orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            return response.status, None
+                return response.status, await response.read()
 
     @asynccontextmanager
     async def open(self, lane: str, url: str, call: LaneCall) -> AsyncIterator[LaneAnswer]:

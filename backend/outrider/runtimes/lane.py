@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from outrider.core import LaneLoad, LaneState
+from outrider.profiles import SGLangSection, UrlSection
+from outrider.runtimes.abilities import Abilities, disagreements, lane_ability
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,22 @@ class ModelCard:
 class Lane:
     """One server. `url` is None while nothing is there to be asked."""
 
-    def __init__(self, name: str, url: str | None = None) -> None:
+    def __init__(self, name: str, url: str | None = None, profile: SGLangSection | UrlSection | None = None) -> None:
         self.name = name
+        self.profile = profile
+        """What the configuration says of it; None when it says nothing that could be wrong."""
         self.url = url
         self.state = LaneState.STARTING
         self.reason: str | None = "starting"
         """Why the lane is not ready; None when it is."""
         self.models: tuple[ModelCard, ...] = ()
         """Known since the lane was first ready, and kept while it restarts."""
+        self.abilities = Abilities()
+        """By its own word, as of when it was last ready."""
+        self.ability = lane_ability(name, self.abilities)
+        """The same for decisions; one object as long as it says the same."""
+        self.disagreements: tuple[str, ...] = ()
+        """Where its own word is not that of the profile."""
         self.num_in_flight = 0
         self._polled: LaneLoad | None = None
         self._num_others = 0
@@ -52,10 +63,19 @@ class Lane:
         self.url = url
         self._enter(LaneState.STARTING, "starting")
 
-    def becomes_ready(self, models: Sequence[ModelCard]) -> None:
-        """The server answered that it can serve these models."""
+    def becomes_ready(self, models: Sequence[ModelCard], abilities: Abilities | None = None) -> None:
+        """The server answered that it can serve these models, and what it can do; None when it did not say."""
         self.models = tuple(models)
+        found = abilities or Abilities()
+        if found != self.abilities:
+            self.abilities, self.ability = found, lane_ability(self.name, found)
+        self.disagreements = () if self.profile is None else disagreements(self.profile, self.abilities)
         self._enter(LaneState.READY, None)
+
+    def waits(self, reason: str) -> None:
+        """Not ready yet, for this reason."""
+        if self.state is LaneState.STARTING:
+            self.reason = reason
 
     def fails(self, reason: str, *, is_gone: bool = False) -> None:
         """The server stopped answering; `is_gone` when nothing listens at its URL any more."""
@@ -94,6 +114,21 @@ class Lane:
         self._polled = load
         self._num_others = 0 if load is None else max(load.num_requests - num_own, 0)
 
+    def to_wire(self) -> dict[str, Any]:
+        """The lane as `/outrider/lanes` shows it; `load` is null while it is unknown."""
+        load = self.load()
+        return {
+            "name": self.name,
+            "url": self.url,
+            "state": self.state.value,
+            "reason": self.reason,
+            "models": [card.id for card in self.models],
+            "abilities": self.abilities.to_wire() if self.models else None,
+            "disagreements": self.disagreements,
+            "num_in_flight": self.num_in_flight,
+            "load": None if load is None else load.to_wire(),
+        }
+
     def load(self) -> LaneLoad | None:
         """Requests of others at the last reading, and ours as of now; None while there is no reading.
 
@@ -105,4 +140,6 @@ class Lane:
             return None
         total = self._num_others + self.num_in_flight
         running = min(total, polled.max_running or total)
-        return replace(polled, num_running=running, num_waiting=total - running)
+        return LaneLoad(
+            running, total - running, polled.max_running, polled.read_at_s, polled.token_usage, polled.tokens_per_s
+        )

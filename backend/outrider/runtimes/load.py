@@ -7,8 +7,11 @@ import logging
 import time
 from typing import Any, NoReturn
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from outrider.core import LaneLoad, LaneState
 from outrider.errors import LaneFailed
+from outrider.runtimes.abilities import Abilities, read_abilities
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane, ModelCard
 
@@ -28,6 +31,7 @@ class LaneWatch:
         self._lane = lane
         self._client = client
         self._num_failures = 0
+        self._max_running: int | None = None
 
     async def run(self) -> NoReturn:
         """Poll until cancelled."""
@@ -65,19 +69,45 @@ class LaneWatch:
     async def _probe(self, url: str) -> None:
         status, _ = await self._get(url + "/ready")
         if status != 200:
+            self._lane.waits(f"/ready answers {status}")
             return
         status, body = await self._get(url + "/v1/models")
         cards = _model_cards(body) if status == 200 else ()
+        if not cards:
+            self._lane.waits(f"/v1/models answers {status} and names no model")
+            return
+        abilities = await self._read_abilities(url)
+        if abilities is None:
+            return
+        self._max_running = abilities.max_running
         load = await self._read_load(url)
-        if cards and self._is_same(url):
-            self._lane.becomes_ready(cards)
+        if self._is_same(url):
+            self._lane.becomes_ready(cards, abilities)
             self._lane.reports(load)
             logger.info("lane %s is ready: %s", self._lane.name, ", ".join(card.id for card in cards))
+            for difference in self._lane.disagreements:
+                logger.warning("lane %s: %s", self._lane.name, difference)
+
+    async def _read_abilities(self, url: str) -> Abilities | None:
+        """None when the lane cannot be used, and then its reason says why."""
+        status, body = await self._get(url + "/server_info")
+        if status != 200 or not isinstance(body, dict):
+            self._lane.waits(f"/server_info answers {status}, so nothing is known of its abilities")
+            return None
+        try:
+            return read_abilities(body)
+        except ValueError as error:
+            self._lane.waits(str(error))
+            return None
 
     async def _read_load(self, url: str) -> LaneLoad | None:
+        """From `/v1/loads`; from `/metrics` where that route is missing, as in older versions of SGLang."""
         read_at_s = time.monotonic()
         status, body = await self._get(url + "/v1/loads")
-        return _lane_load(body, read_at_s) if status == 200 else None
+        if status == 200:
+            return _lane_load(body, read_at_s)
+        status, text = await self._client.get_text(self._lane.name, url + "/metrics", timeout_s=_ANSWER_TIMEOUT_S)
+        return _load_of_metrics(text, self._max_running, read_at_s) if status == 200 else None
 
     async def _get(self, url: str) -> tuple[int, Any]:
         return await self._client.get_json(self._lane.name, url, timeout_s=_ANSWER_TIMEOUT_S)
@@ -103,7 +133,35 @@ def _lane_load(body: Any, read_at_s: float) -> LaneLoad | None:
     )
     if running is None or waiting is None or limit is None:
         return None
-    return LaneLoad(running, waiting, limit, read_at_s)
+    usage = [load["token_usage"] for load in loads if isinstance(load.get("token_usage"), int | float)]
+    speed = [load["gen_throughput"] for load in loads if isinstance(load.get("gen_throughput"), int | float)]
+    return LaneLoad(
+        running,
+        waiting,
+        limit,
+        read_at_s,
+        token_usage=max(usage) if len(usage) == len(loads) else None,
+        tokens_per_s=sum(speed) if len(speed) == len(loads) else None,
+    )
+
+
+#: Gauges of SGLang that together say what `/v1/loads` says.
+_GAUGES = {"running": "sglang:num_running_reqs", "waiting": "sglang:num_queue_reqs"}
+
+
+def _load_of_metrics(text: str, max_running: int | None, read_at_s: float) -> LaneLoad | None:
+    """Sum the ranks of SGLang's gauges; None when one is missing or the running limit is not known."""
+    try:
+        families = list(text_string_to_metric_families(text))
+    except ValueError:
+        return None
+    counts = {
+        key: [int(sample.value) for family in families for sample in family.samples if sample.name == name]
+        for key, name in _GAUGES.items()
+    }
+    if max_running is None or not all(counts.values()):
+        return None
+    return LaneLoad(sum(counts["running"]), sum(counts["waiting"]), max_running, read_at_s)
 
 
 def _sum(loads: list[Any], key: str) -> int | None:

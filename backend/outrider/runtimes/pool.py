@@ -1,8 +1,9 @@
-"""The lanes by model: decides which one takes a request. Plain functions, nothing waits here."""
+"""The lanes of a gateway, and by model the group that can take a request. Plain functions, nothing waits here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from outrider.errors import InvalidRequest, LaneUnavailable, ModelNotFound
 from outrider.runtimes.lane import Lane, ModelCard
@@ -49,16 +50,27 @@ class Pool:
             raise InvalidRequest(f"model is required, one of {known}", param="model")
         return cards[0]
 
-    def resolve(self, model: str) -> Lane:
-        """The ready lane that serves `model` and has the fewest requests in flight; the first of equals.
+    def ready(self, model: str) -> list[Lane]:
+        """The group: ready lanes that serve `model`, at least one.
 
         ModelNotFound when no lane serves it, LaneUnavailable when none of those is ready.
         """
         name = self.card(model).id
-        ready = [lane for lane in self.lanes if lane.is_ready and lane.serves(name)]
-        if not ready:
+        found = [lane for lane in self.lanes if lane.is_ready and lane.serves(name)]
+        if not found:
             raise self._unavailable()
-        return min(ready, key=lambda lane: lane.num_in_flight)
+        return found
+
+    def add(self, lane: Lane) -> None:
+        self.lanes = (*self.lanes, lane)
+
+    def remove(self, lane: Lane) -> None:
+        """Requests that it runs go on; new ones go elsewhere."""
+        self.lanes = tuple(other for other in self.lanes if other is not lane)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Every lane as `/outrider/lanes` shows it."""
+        return [lane.to_wire() for lane in self.lanes]
 
     def _unavailable(self) -> LaneUnavailable:
         states = "; ".join(f"{lane.name} is {lane.state.value}" for lane in self.lanes)

@@ -7,15 +7,20 @@ import logging
 import os
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from typing import IO
 
 from outrider.errors import LaneFailed
+from outrider.runtimes.launch import Launch
 
 logger = logging.getLogger(__name__)
 
 _LOG_LINES = 200
 _MAX_LINE_BYTES = 16 * 1024
+#: A log file over this size is put aside before the next start; the one before it goes.
+_MAX_LOG_BYTES = 16 * 1024 * 1024
 #: How long output may keep coming after the process has ended, from grandchildren that hold its pipe.
 _LAST_OUTPUT_S = 1.0
 
@@ -23,7 +28,7 @@ _LAST_OUTPUT_S = 1.0
 class ChildProcess:
     """A running process. Its standard input ends when we do, which is its sign to exit."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: deque[str]) -> None:
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Log) -> None:
         self._name = name
         self._process = process
         self._log = log
@@ -33,23 +38,28 @@ class ChildProcess:
         return f"<ChildProcess {self._name} pid {self.pid} exit {self._process.returncode}>"
 
     @classmethod
-    async def start(cls, name: str, argv: Sequence[str], log: deque[str]) -> ChildProcess:
+    async def start(cls, name: str, launch: Launch, log: Log) -> ChildProcess:
         """LaneFailed when the program cannot be started. Lines of output are appended to `log`."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *argv,
+                *launch.argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
+                env=launch.environment,
                 start_new_session=True,
             )
         except OSError as error:
-            raise LaneFailed(f"{argv[0]} cannot be started: {error.strerror}") from error
+            raise LaneFailed(f"{launch.argv[0]} cannot be started: {error.strerror}") from error
         return cls(name, process, log)
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    async def ended(self) -> None:
+        """Return as soon as the process has ended."""
+        await self._process.wait()
 
     async def wait(self) -> int:
         """The exit code, once the process has ended and its output is read."""
@@ -101,6 +111,40 @@ class ChildProcess:
         logger.debug("lane %s: %s", self._name, text)
 
 
-def new_log() -> deque[str]:
-    """The last lines of a process's output."""
-    return deque(maxlen=_LOG_LINES)
+class Log:
+    """What a process wrote: its last lines, and all of it in a file where there is one."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._lines: deque[str] = deque(maxlen=_LOG_LINES)
+        self._file: IO[str] | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def begin(self) -> None:
+        """A process starts: no line of the one before it is kept, but for the file."""
+        self._lines.clear()
+        self.close()
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists() and self.path.stat().st_size > _MAX_LOG_BYTES:
+                self.path.replace(self.path.with_suffix(".old"))
+            self._file = self.path.open("a", encoding="utf-8", buffering=1)
+        except OSError as error:
+            logger.warning("no log file %s: %s", self.path, error.strerror)
+
+    def append(self, line: str) -> None:
+        self._lines.append(line)
+        if self._file is not None:
+            self._file.write(line + "\n")
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

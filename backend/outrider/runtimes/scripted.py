@@ -13,6 +13,7 @@ from http.client import responses
 from typing import Self
 from urllib.parse import urlsplit
 
+from outrider.core import DRAFTERS, MAX_K, SURFACES
 from outrider.runtimes.scripted_replies import (
     SENTENCE,
     Fault,
@@ -28,6 +29,7 @@ from outrider.runtimes.scripted_replies import (
 )
 
 __all__ = [
+    "ANY_PLAN",
     "IDLE_LOAD",
     "SENTENCE",
     "Fault",
@@ -45,6 +47,11 @@ __all__ = [
 
 #: What `/v1/loads` says of a lane with nothing to do.
 IDLE_LOAD: Mapping[str, object] = {"num_running_reqs": 0, "num_waiting_reqs": 0, "max_running_requests": 16}
+
+#: What `/server_info` says of a lane that runs every plan exactly, as the embedded engine's does.
+ANY_PLAN: Mapping[str, object] = {
+    "outrider": {"drafters": DRAFTERS, "max_k": MAX_K, "exact_surfaces": sorted(SURFACES)}
+}
 
 _MAX_HEAD_BYTES = 1024 * 1024
 
@@ -68,6 +75,7 @@ class ScriptedLane:
     ) -> None:
         self.reply = reply or default_reply
         self.model = model
+        self.info: dict[str, object] = dict(ANY_PLAN)  # merged over what /server_info says
         self.load = load
         self.is_ready = ready
         self.overrides: dict[str, Reply] = {}
@@ -183,6 +191,7 @@ class ScriptedLane:
             "version": "scripted",
             "speculative_algorithm": None,
             "internal_states": [{}],
+            **self.info,
         }
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import orjson
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
-_TOP = re.compile(_STRING + rb"|[\[\]{},:]", re.DOTALL)
-_NESTED = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
-_QUOTE, _COLON, _COMMA = b'":,'
-_OPEN, _CLOSE = b"{[", b"}]"
+_KEY = re.compile(rb"\s*+(" + _STRING + rb")\s*+:", re.DOTALL)
+_PLAIN = re.compile(rb"\s*+(?:" + _STRING + rb"|[^\s,\[\]{}]++)?+", re.DOTALL)
+_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+([\[\]{}])", re.DOTALL)
+_END = re.compile(rb"\s*+([,}])")
+_OPEN = b"{["
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(NamedTuple):
     """One member with the white space around it: `raw[start:end]` lies between two commas or braces."""
 
     key: str
@@ -57,46 +58,44 @@ def _append(raw: bytes, add: Mapping[str, bytes]) -> bytes:
         return raw
     end = raw.rindex(b"}")
     is_empty = not raw[raw.index(b"{") + 1 : end].strip()
-    text = b",".join(orjson.dumps(key) + b":" + value for key, value in add.items())
+    text = b",".join(_quoted(key) + b":" + value for key, value in add.items())
     return raw[:end] + (text if is_empty else b"," + text) + raw[end:]
 
 
 def _may_hold(raw: bytes, keys: Collection[str]) -> bool:
     """False is certain. A key can only be spelled in another way with an escape: `\\u0041` or `\\/`."""
-    return bool(keys) and (b"\\u" in raw or b"\\/" in raw or any(orjson.dumps(key) in raw for key in keys))
+    return bool(keys) and (b"\\u" in raw or b"\\/" in raw or any(_quoted(key) in raw for key in keys))
 
 
 def _members(raw: bytes) -> list[_Member]:
     found: list[_Member] = []
-    key: bytes | None = None
-    start = position = raw.index(b"{") + 1
-    value_at = 0
-    while match := _TOP.search(raw, position):
-        token, position = raw[match.start()], match.end()
-        if token == _COLON:
-            value_at = position
-        elif token == _QUOTE:
-            key = key or match.group()
-        elif token in _OPEN:
-            position = _after_nested(raw, position)
-        else:
-            if key is not None:
-                found.append(_Member(orjson.loads(key), start, value_at, match.start()))
-            if token in _CLOSE:
-                break
-            key, start = None, position
+    start = raw.index(b"{") + 1
+    while key := _KEY.match(raw, start):
+        position = _required(_PLAIN, raw, key.end()).end()
+        if raw[position] in _OPEN:
+            position = _after_nested(raw, position + 1)
+        end = _required(_END, raw, position)
+        found.append(_Member(orjson.loads(key[1]), start, key.end(), end.start(1)))
+        start = end.end()
     return found
 
 
 def _after_nested(raw: bytes, position: int) -> int:
     """Where the array or object that was opened just before `position` ends."""
     depth = 1
-    for match in _NESTED.finditer(raw, position):
-        token = raw[match.start()]
-        if token in _OPEN:
-            depth += 1
-        elif token in _CLOSE:
-            depth -= 1
-            if depth == 0:
-                return match.end()
-    raise ValueError("not a valid JSON object: a bracket is not closed")
+    while depth:
+        bracket = _required(_BRACKET, raw, position)
+        depth += 1 if bracket[1] in (b"{", b"[") else -1
+        position = bracket.end()
+    return position
+
+
+def _required(pattern: re.Pattern[bytes], raw: bytes, position: int) -> re.Match[bytes]:
+    found = pattern.match(raw, position)
+    if found is None:
+        raise ValueError(f"not a valid JSON object, from byte {position} on")
+    return found
+
+
+#: The names that are looked for are few and constant.
+_quoted = lru_cache(maxsize=64)(orjson.dumps)

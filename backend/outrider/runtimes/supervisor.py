@@ -5,40 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from outrider.config import LaneSection
-from outrider.errors import LaneFailed
+from outrider.errors import LaneFailed, SetupError
+from outrider.runtimes.diagnosis import cause_of
 from outrider.runtimes.lane import Lane
-from outrider.runtimes.process import ChildProcess, new_log
+from outrider.runtimes.launch import HOST, STOP_GRACE_S, Launch
+from outrider.runtimes.process import ChildProcess, Log
 from outrider.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-_HOST = "127.0.0.1"
-_STOP_GRACE_S = 5.0
 _REASON_LINES = 5
-
-
-def engine_command(section: LaneSection, port: int) -> list[str]:
-    """The command line of an embedded engine."""
-    command = [sys.executable, "-m", "outrider", "engine", "--model", section.model]
-    command += ["--host", _HOST, "--port", str(port), "--max-running", str(section.max_running)]
-    command += ["--max-total-tokens", str(section.max_total_tokens), "--exit-with-stdin"]
-    optional = {
-        "--draft-model": section.draft_model,
-        "--layer-skip": section.layer_skip,
-        "--context-length": section.context_length,
-        "--num-threads": section.num_threads,
-        "--served-model-name": section.served_model_name,
-    }
-    for option, value in optional.items():
-        if value is not None:
-            command += [option, str(value)]
-    return command
+#: A guarded process needs a moment after its command's own grace.
+_GUARD_S = 1.0
 
 
 @dataclass(slots=True)
@@ -66,17 +48,17 @@ class Supervisor:
     def __init__(
         self,
         lane: Lane,
-        command: Callable[[int], Sequence[str]],
+        launch: Callable[[int], Launch],
         metrics: Metrics,
         *,
         ready_timeout_s: float,
         backoff: Backoff | None = None,
+        log: Log | None = None,
     ) -> None:
-        """`command` gives the command line for a port."""
+        """`launch` gives what to start for a port; it may raise SetupError."""
         self.lane = lane
-        self.log = new_log()
-        """The last lines that the lane's processes wrote."""
-        self._command = command
+        self.log = Log() if log is None else log
+        self._launch = launch
         self._metrics = metrics
         self._ready_timeout_s = ready_timeout_s
         self._backoff = backoff or Backoff()
@@ -96,6 +78,7 @@ class Supervisor:
                 await asyncio.sleep(delay_s)
                 self._metrics.lane_restarted(self.lane.name)
         finally:
+            self.log.close()
             self.lane.stops()
 
     def kill(self) -> None:
@@ -105,15 +88,15 @@ class Supervisor:
 
     async def _live_once(self) -> tuple[float, str]:
         """One process from start to end: how long it served, in seconds, and why it ended."""
-        self.log.clear()
+        self.log.begin()
         port = _free_port()
         try:
-            process = await ChildProcess.start(self.lane.name, self._command(port), self.log)
-        except LaneFailed as error:
+            process = await ChildProcess.start(self.lane.name, self._launch(port), self.log)
+        except (LaneFailed, SetupError) as error:
             self.lane.fails(error.message, is_gone=True)
             return 0.0, error.message
         self.process = process
-        self.lane.starts(f"http://{_HOST}:{port}")
+        self.lane.starts(f"http://{HOST}:{port}")
         try:
             lived_s, reason = await self._watch(process)
             self.lane.fails(reason, is_gone=True)
@@ -122,34 +105,38 @@ class Supervisor:
             self.lane.stops()  # no new requests while the process ends
             raise
         finally:
-            await process.stop(_STOP_GRACE_S)
+            await process.stop(STOP_GRACE_S + _GUARD_S)
             self.process = None
 
     async def _watch(self, process: ChildProcess) -> tuple[float, str]:
-        ended = asyncio.create_task(process.wait())
+        ended = asyncio.create_task(process.ended())
         ready = asyncio.create_task(self.lane.wait_until_ready())
         try:
             await asyncio.wait([ended, ready], timeout=self._ready_timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done() and not ready.done():
                 return 0.0, self._why(f"not ready within {self._ready_timeout_s:g} s")
             ready_at_s = time.monotonic() if ready.done() else None
-            code = await ended
+            await ended
             lived_s = 0.0 if ready_at_s is None else time.monotonic() - ready_at_s
-            return lived_s, self._why(f"its process ended with exit code {code}")
+            self.lane.fails("its process ended", is_gone=True)  # at once: what it wrote last may take a second
+            code = await process.wait()
+            return lived_s, self._why(f"its process ended with exit code {code}", code)
         finally:
             ended.cancel()
             ready.cancel()
             await asyncio.wait([ended, ready])
 
-    def _why(self, what: str) -> str:
-        """What happened, with the last words of the process."""
+    def _why(self, what: str, code: int | None = None) -> str:
+        """What happened, why as far as it is known, and the last words of the process."""
+        cause = cause_of(self.log, code)
         last = [line for line in self.log if line.strip()][-_REASON_LINES:]
-        return f"{what}: {' | '.join(last)}" if last else what
+        parts = [part for part in (cause, " | ".join(last)) if part]
+        return ": ".join([what, *parts])
 
 
 def _free_port() -> int:
     """A port that was free just now; should somebody take it first, the start fails and the next takes another."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((_HOST, 0))
+        probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port

@@ -11,7 +11,10 @@ from outrider.speculation.target import Target
 
 
 def token_rejection(target: Target, coins: Coins, proposal: SampledChain) -> Verified:
-    """Accept a token with probability min(1, target / draft), else draw from the residual (arXiv 2211.17192)."""
+    """Accept a token with probability min(1, target / draft), else draw from the residual (arXiv 2211.17192).
+
+    The rule that block verification is measured against, and is never worse than; so `verify` does not choose it.
+    """
     tokens = proposal.token_ids
     for i, token in enumerate(tokens):
         target_probs, draft_probs = target.probs(i, tokens[:i]), proposal.draft_probs[i]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,14 @@ _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 
 #: Streams of one seed; numbers of different streams are independent.
-_POSITIONS, _COINS, _DRAFTS = 1, 2, 3
+_POSITIONS, _COINS, _DRAFTS, _CHOICES = 1, 2, 3, 4
+
+
+class Choice(NamedTuple):
+    """A token of a law, and whether rounding could have led to another one."""
+
+    token_id: int
+    is_near_tie: bool = False
 
 
 class Coins(Protocol):
@@ -26,8 +34,14 @@ class Coins(Protocol):
     def is_seeded(self) -> bool:
         """Whether the output must depend on nothing but seed, position and target law."""
 
-    def choose(self, depth: int, probs: torch.Tensor) -> int:
-        """A token of the law `probs` [V] for the `depth`-th token from here, by the noise that its position owns."""
+    def choose(
+        self, depth: int, probs: torch.Tensor, slack: float = 0.0, doubtful: torch.Tensor | None = None
+    ) -> Choice:
+        """A token of the law `probs` [V] for the `depth`-th token from here, by the noise that its position owns.
+
+        `slack` is how far rounding may have moved the ratio of two log probabilities; `doubtful` [V] are the
+        probabilities of tokens that it may have moved into or out of the law, on the scale of `probs`, else zero.
+        """
 
     def accept(self, probability: float) -> bool:
         """True with this probability, by a new coin."""
@@ -52,9 +66,17 @@ class Noise:
     """Whether the caller gave the seed: then drafts use the target's own noise, else numbers that nobody reuses."""
     _num_coins: int = field(default=0, init=False)
 
-    def choose(self, depth: int, probs: torch.Tensor) -> int:
+    def choose(
+        self, depth: int, probs: torch.Tensor, slack: float = 0.0, doubtful: torch.Tensor | None = None
+    ) -> Choice:
         """probs [V] float64 -> the token at output position `position + depth`; depends on nothing else."""
-        return _race(self._position_key(depth), probs, 1)[0]
+        key = self._position_key(depth)
+        winner, *close = _race(key, probs, 1, slack)
+        is_near_tie = bool(close)
+        if doubtful is not None and not is_near_tie:
+            all_first = _race(key, torch.maximum(probs, doubtful), 1, slack)
+            is_near_tie = bool(doubtful[winner] > 0.0) or all_first != [winner]
+        return Choice(winner, is_near_tie)
 
     def draft(self, depth: int, probs: torch.Tensor, num_tokens: int = 1, branch: int = 0) -> list[int]:
         """probs [V] float64 -> `num_tokens` draft tokens drawn without replacement, in order, for `depth` from here.
@@ -78,6 +100,11 @@ class Noise:
     def _next_key(self) -> int:
         self._num_coins += 1
         return _key(self.seed, _COINS, self.position, self._num_coins)
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """The seed of a request's `index`-th choice: the first has the request's own."""
+    return seed if index == 0 else _key(seed, _CHOICES, index)
 
 
 def _mix(x: int) -> int:
@@ -123,20 +150,26 @@ def _units(key: int, steps: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
     return units
 
 
-def _race(key: int, weights: torch.Tensor, num_tokens: int) -> list[int]:
-    """weights [V] >= 0 -> the first `num_tokens` tokens to arrive, in order; none of weight zero."""
+def _race(key: int, weights: torch.Tensor, num_tokens: int, slack: float = 0.0) -> list[int]:
+    """weights [V] >= 0 -> the first `num_tokens` tokens to arrive, in order; none of weight zero.
+
+    Behind them those that arrived later by a factor of less than exp(slack).
+    """
     dense: npt.NDArray[np.float64] = weights.cpu().numpy()
     num_kept = np.count_nonzero(dense)
     kept = np.flatnonzero(dense) if num_kept < dense.size else slice(None)
     rates, units = dense[kept], _units(key, _steps(dense.size)[kept])
     num_tokens = min(num_tokens, int(num_kept))
+    allowance = math.exp(slack)
     with np.errstate(over="ignore"):  # a time may be infinite when the rate is next to nothing
         # The arrival time -log(1 - u) / rate is at least u / rate, so logarithms are needed of few tokens only.
         bounds = units / rates
         first = [bounds.argmin()] if num_tokens == 1 else np.argpartition(bounds, num_tokens - 1)[:num_tokens]
         latest = (-np.log1p(-units[first]) / rates[first]).max()
-        able = np.flatnonzero(bounds <= latest)
+        able = np.flatnonzero(bounds <= latest * allowance)
         times = -np.log1p(-units[able]) / rates[able]
-    winners = able[np.argsort(times, kind="stable")[:num_tokens]]
+        order = np.argsort(times, kind="stable")
+        num_close = np.count_nonzero(times < times[order[num_tokens - 1]] * allowance) if slack else 0
+    winners = able[order[: max(num_tokens, num_close)]]
     tokens = winners if isinstance(kept, slice) else kept[winners]
     return [int(token) for token in tokens]

@@ -18,6 +18,8 @@ class Verified:
     token_ids: tuple[int, ...]
     path: tuple[int, ...]
     """Indices of the accepted nodes, from the root on."""
+    near_ties: tuple[int, ...] = ()
+    """Which of the emitted tokens rounding could have changed; known where the target's own choice decides alone."""
 
     def __post_init__(self) -> None:
         assert len(self.token_ids) == len(self.path) + 1, (self.token_ids, self.path)

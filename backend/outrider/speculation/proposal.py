@@ -6,6 +6,7 @@ and its ancestors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -25,6 +26,10 @@ class _Chain:
     def parents(self) -> tuple[int, ...]:
         return tuple(range(-1, len(self) - 1))
 
+    def _check_prefix(self, nodes: Sequence[int]) -> None:
+        if any(node != place for place, node in enumerate(nodes)):
+            raise ValueError(f"of a chain only a beginning can be kept, not {list(nodes)}")
+
 
 class _Tree:
     """Tokens of which each follows its parent; -1 is the committed prefix."""
@@ -43,6 +48,14 @@ class _Tree:
             if not -1 <= parent < node:
                 raise ValueError(f"the parent of node {node} must be -1 or an earlier node, not {parent}")
 
+    def _parents_among(self, nodes: Sequence[int]) -> tuple[int, ...]:
+        """Parents of `nodes`, numbered by their places in it; ValueError when one is not there."""
+        place = {-1: -1} | {node: i for i, node in enumerate(nodes)}
+        orphans = [node for node in nodes if self.parents[node] not in place]
+        if orphans:
+            raise ValueError(f"node {orphans[0]} cannot be kept without its parent")
+        return tuple(place[self.parents[node]] for node in nodes)
+
 
 @dataclass(frozen=True, slots=True)
 class PointMass(_Chain):
@@ -53,8 +66,10 @@ class PointMass(_Chain):
 
     token_ids: tuple[int, ...]
 
-    def first(self, k: int) -> PointMass:
-        return self if k >= len(self) else PointMass(self.token_ids[:k])
+    def only(self, nodes: Sequence[int]) -> PointMass:
+        """The beginning that these nodes are."""
+        self._check_prefix(nodes)
+        return self if len(nodes) == len(self) else PointMass(self.token_ids[: len(nodes)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +82,11 @@ class TopKTree(_Tree):
     def __post_init__(self) -> None:
         self._check_parents()
 
-    def first(self, k: int) -> TopKTree:
-        """The first k nodes; parents come before their children, so it is a tree again."""
-        return self if k >= len(self) else TopKTree(self.token_ids[:k], self.parents[:k])
+    def only(self, nodes: Sequence[int]) -> TopKTree:
+        """These nodes, ascending and with every ancestor."""
+        if len(nodes) == len(self):
+            return self
+        return TopKTree(tuple(self.token_ids[node] for node in nodes), self._parents_among(nodes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,8 +102,11 @@ class SampledChain(_Chain):
     def __post_init__(self) -> None:
         _check_rows(self.draft_probs, len(self))
 
-    def first(self, k: int) -> SampledChain:
-        return self if k >= len(self) else SampledChain(self.token_ids[:k], self.draft_probs[:k])
+    def only(self, nodes: Sequence[int]) -> SampledChain:
+        """The beginning that these nodes are."""
+        self._check_prefix(nodes)
+        count = len(nodes)
+        return self if count == len(self) else SampledChain(self.token_ids[:count], self.draft_probs[:count])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,11 +125,12 @@ class SampledTree(_Tree):
         self._check_parents()
         _check_rows(self.draft_probs, len(self) + 1)
 
-    def first(self, k: int) -> SampledTree:
-        """The first k nodes: of each node's children the first drawn, whichever they are."""
-        if k >= len(self):
+    def only(self, nodes: Sequence[int]) -> SampledTree:
+        """These nodes, ascending and with every ancestor; of siblings the first drawn must be kept first."""
+        if len(nodes) == len(self):
             return self
-        return SampledTree(self.token_ids[:k], self.parents[:k], self.draft_probs[: k + 1])
+        rows = self.draft_probs[[0, *(node + 1 for node in nodes)]]
+        return SampledTree(tuple(self.token_ids[node] for node in nodes), self._parents_among(nodes), rows)
 
 
 Proposal: TypeAlias = PointMass | TopKTree | SampledChain | SampledTree

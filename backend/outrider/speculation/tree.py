@@ -24,20 +24,17 @@ def sample_and_match(target: Target, coins: Coins, proposal: Proposal) -> Verifi
     node = -1
     path: list[int] = []
     emitted: tuple[int, ...] = ()
+    near_ties: list[int] = []
     while True:
-        token = _next_token(target, coins, node + 1, emitted)
+        token, is_near_tie = target.choose(node + 1, emitted, coins)
+        if is_near_tie:
+            near_ties.append(len(emitted))
         emitted = (*emitted, token)
         child = child_of.get((node, token))
         if child is None:
-            return Verified(emitted, tuple(path))
+            return Verified(emitted, tuple(path), tuple(near_ties))
         path.append(child)
         node = child
-
-
-def _next_token(target: Target, coins: Coins, row: int, path: tuple[int, ...]) -> int:
-    if target.law.is_greedy:
-        return int(target.logits_at(row, path).argmax())
-    return coins.choose(len(path), target.probs(row, path))
 
 
 def recursive_rejection(
@@ -46,7 +43,8 @@ def recursive_rejection(
     """Try a node's children in turn, each against what the ones before have left of target and draft law.
 
     Without replacement (arXiv 2402.14160), the default, a rejected child leaves the draft law; `is_replaced` is the
-    rule for children that were drawn independently of each other (arXiv 2305.09781).
+    rule for children that were drawn independently of each other (arXiv 2305.09781). Those accept less, so no drafter
+    here draws them and `verify` does not choose it: it is what the default is measured against.
     """
     node = -1
     path: list[int] = []

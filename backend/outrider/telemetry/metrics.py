@@ -14,6 +14,9 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
+_GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_LENGTHS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 17.0)
+
 
 class Metrics:
     """Counts what the gateway does; every name begins with `outrider_`."""
@@ -29,6 +32,25 @@ class Metrics:
         self._errors = Counter("outrider_request_errors", "Generations that failed", ["code"], registry=registry)
         self._decisions = Counter(
             "outrider_decisions", "Policy decisions", ["workload", "rule", "drafter", "k"], registry=registry
+        )
+        self._wasted = Counter(
+            "outrider_wasted_draft_tokens",
+            "Draft tokens verified and not accepted",
+            ["workload", "tenant"],
+            registry=registry,
+        )
+        self._accept_length = Histogram(
+            "outrider_accept_length", "Tokens per verify step, one per request", buckets=_LENGTHS, registry=registry
+        )
+        self._inter_token = Histogram(
+            "outrider_inter_token_seconds", "Mean of one answer", buckets=_GAPS, registry=registry
+        )
+        self._slow_gaps = Counter(
+            "outrider_slow_gaps", "Pauses of over half a second between two events of a stream", registry=registry
+        )
+        self._reloads = Counter("outrider_reloads", "Configuration read again", ["result"], registry=registry)
+        self._loop_lag = Histogram(
+            "outrider_event_loop_lag_seconds", "How late the loop woke up", buckets=_GAPS, registry=registry
         )
         self._accepted = Counter("outrider_accepted_draft_tokens", "Draft tokens accepted", registry=registry)
         self._proposed = Counter("outrider_proposed_draft_tokens", "Draft tokens verified", registry=registry)
@@ -72,10 +94,26 @@ class Metrics:
         if outcome.first_event_s is not None:
             self._first_event.observe(outcome.first_event_s)
         self._total.observe(outcome.total_s)
+        self._slow_gaps.inc(outcome.num_slow_gaps)
+        decode_s, num_tokens = outcome.phases.get("decode"), outcome.num_completion_tokens or 0
+        if decode_s is not None and outcome.num_events > 1 and num_tokens > 1:
+            self._inter_token.observe(decode_s / (num_tokens - 1))
         if outcome.stats is not None:
+            self._accept_length.observe(outcome.stats.accept_length)
             self._verify_steps.inc(outcome.stats.num_verify_steps)
             self._accepted.inc(outcome.stats.num_accepted)
-            self._proposed.inc(outcome.stats.num_proposed or 0)
+            if outcome.stats.num_proposed is not None:
+                self._proposed.inc(outcome.stats.num_proposed)
+                wasted = outcome.stats.num_proposed - outcome.stats.num_accepted
+                self._wasted.labels(outcome.workload, outcome.tenant).inc(wasted)
+
+    def reloaded(self, is_good: bool) -> None:
+        """Count a reload; a bad one changed nothing."""
+        self._reloads.labels("applied" if is_good else "refused").inc()
+
+    def loop_lagged(self, seconds: float) -> None:
+        """Note how much later than asked the event loop woke a sleeper."""
+        self._loop_lag.observe(seconds)
 
     def statistics_refused(self) -> None:
         """Count a lane's statistics that could not be believed."""

@@ -22,7 +22,7 @@ def conditions(**extra: object) -> dict[str, object]:
         "load_1m": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "outrider": __version__,
-        **{name: _version(name) for name in ("torch", "transformers", "aiohttp")},
+        **{name: _version(name) for name in ("torch", "transformers", "llama-cpp-python", "aiohttp")},
         **extra,
     }
 

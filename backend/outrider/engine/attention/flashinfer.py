@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from outrider.engine.attention import Segment
 from outrider.engine.attention.flashinfer_layout import (
     Group,
     Kernel,
@@ -20,7 +21,10 @@ from outrider.engine.attention.flashinfer_layout import (
     rotary_positions,
     uses_tensor_cores,
 )
+from outrider.engine.attention.rotary import rotate, rotations_at
 from outrider.engine.checkpoint import ModelConfig
+from outrider.engine.kv_cache import Pages
+from outrider.engine.placement import Placement
 from outrider.errors import SetupError
 
 #: What FlashInfer recommends for the partial results of sequences that it splits over processors.
@@ -48,24 +52,18 @@ def load_flashinfer() -> FlashInferLibrary:
     return library  # type: ignore[no-any-return]
 
 
-class FlashInferCache:
-    """Pages of every layer, and the wrappers that read them. Made once per engine."""
+class FlashInferKernels:
+    """The wrappers that read a paged cache. Made once per model."""
 
-    def __init__(
-        self, library: FlashInferLibrary, config: ModelConfig, num_pages: int, page_size: int, like: torch.Tensor
-    ) -> None:
-        """`like` gives type and device. Per layer, keys and values are [num_pages, page_size, kv_heads, head_dim]."""
-        refuse_unsupported(config, like.dtype)
-        self.library = library
-        self.page_size = page_size
-        self.device, self.dtype = like.device, like.dtype
-        shape = (num_pages, page_size, config.num_kv_heads, config.head_dim)
-        self.pages = [(like.new_empty(shape), like.new_empty(shape)) for _ in range(config.num_layers)]
+    def __init__(self, library: FlashInferLibrary, config: ModelConfig, placement: Placement) -> None:
+        """SetupError for a model or a type that FlashInfer has no kernel for."""
+        refuse_unsupported(config, placement.dtype)
+        self.library, self.config, self.placement = library, config, placement
         # One step's kernels run one after the other, so that they can share what they write partial results to.
-        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=self.device)
+        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=placement.device)
         # fa2 is the one family with custom masks, so that chains and trees of a step come from the same arithmetic.
         prefill = library.BatchPrefillWithPagedKVCacheWrapper
-        self.wrappers = {
+        self._wrappers = {
             Kernel.CAUSAL: prefill(workspace, "NHD", backend="fa2"),
             Kernel.TREE: prefill(workspace, "NHD", backend="fa2"),
             Kernel.DECODE: library.BatchDecodeWithPagedKVCacheWrapper(
@@ -73,28 +71,14 @@ class FlashInferCache:
             ),
         }
 
-
-class FlashInferAttention:
-    """Attention of one batch: everything that does not depend on the layer is prepared once."""
-
-    def __init__(
-        self, config: ModelConfig, batch: Seq[PagedRows], rotations: torch.Tensor, cache: FlashInferCache
-    ) -> None:
-        """rotations [context, head_dim / 2] complex64 on the cache's device."""
-        self._config, self._cache = config, cache
-        self._rotation = rotations[rotary_positions(batch).to(cache.device)].unsqueeze(1)
-        self._table = page_table(batch, cache.page_size).to(cache.device)
-        self._slots = tuple(t.to(cache.device) for t in append_slots(batch))
-        self._groups = [(self._plan(group), group.row_indices.to(cache.device)) for group in group_by_kernel(batch)]
-
-    def _plan(self, group: Group) -> Any:
-        """The group's wrapper, ready to run."""
-        c, cache = self._config, self._cache
-        wrapper = cache.wrappers[group.kernel]
-        table = page_table(group.rows, cache.page_size).to(cache.device)
+    def plan(self, group: Group, page_size: int) -> Any:
+        """The group's wrapper, ready to run in every layer."""
+        c, device = self.config, self.placement.device
+        wrapper = self._wrappers[group.kernel]
+        table = page_table(group.rows, page_size).to(device)
         pages = (table.kv_indptr, table.kv_indices, table.last_page_len)
-        shape = (c.num_heads, c.num_kv_heads, c.head_dim, cache.page_size)
-        types = {"q_data_type": cache.dtype, "kv_data_type": cache.dtype}
+        shape = (c.num_heads, c.num_kv_heads, c.head_dim, page_size)
+        types = {"q_data_type": self.placement.dtype, "kv_data_type": self.placement.dtype}
         if group.kernel is Kernel.DECODE:
             wrapper.plan(*pages, *shape, **types)
         elif group.kernel is Kernel.CAUSAL:
@@ -102,28 +86,46 @@ class FlashInferAttention:
         else:
             # Not `packed_custom_mask`: up to 0.7.2 flashinfer gives its kernel the offsets of the unpacked mask then
             # (flashinfer pull request 2201), which reads wrong bits for every sequence but the first.
-            mask = flatten_masks(group.rows)[0].to(cache.device)
+            mask = flatten_masks(group.rows)[0].to(device)
             wrapper.plan(table.qo_indptr, *pages, *shape, custom_mask=mask, **types)
         return wrapper
 
+
+class FlashInferAttention:
+    """Attention of one batch: everything that does not depend on the layer is prepared once."""
+
+    def __init__(
+        self, kernels: FlashInferKernels, batch: Seq[PagedRows], table: torch.Tensor, pages: Seq[Pages]
+    ) -> None:
+        """`pages` of each layer are [num_pages, page_size, kv_heads, head_dim]; `table` is the rotations'."""
+        self._kernels, self._pages = kernels, pages
+        device, page_size = kernels.placement.device, pages[0][0].shape[1]
+        self._rotations = rotations_at(kernels.config, table, rotary_positions(batch).tolist())
+        self._table = page_table(batch, page_size).to(device)
+        self._slots = tuple(t.to(device) for t in append_slots(batch))
+        groups = group_by_kernel(batch)
+        self._groups = [(kernels.plan(group, page_size), group.row_indices.to(device)) for group in groups]
+
+    @classmethod
+    def of_segments(
+        cls, kernels: FlashInferKernels, segments: Seq[Segment], table: torch.Tensor
+    ) -> FlashInferAttention:
+        """Over the memory that all the segments' caches share; their blocks are its pages."""
+        memory = segments[0].cache.memory
+        assert all(segment.cache.memory is memory for segment in segments)
+        batch = [PagedRows(tuple(s.cache.blocks), s.cache.length, len(s.token_ids), s.parents) for s in segments]
+        return cls(kernels, batch, table, memory.pages)
+
     def __call__(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
         """qkv [R, (heads + 2 kv_heads) * head_dim] -> attention output [R, heads * head_dim]; writes the pages."""
-        c, table, pages = self._config, self._table, self._cache.pages[layer]
-        query, key, value = self._rotate(qkv)
-        self._cache.library.append_paged_kv_cache(
+        c, table, pages = self._kernels.config, self._table, self._pages[layer]
+        heads = rotate(qkv, self._rotations)
+        parts = torch.split_with_sizes(heads, (c.num_heads, c.num_kv_heads, c.num_kv_heads), dim=1)
+        query, key, value = (part.contiguous() for part in parts)
+        self._kernels.library.append_paged_kv_cache(
             key, value, *self._slots, pages, table.kv_indices, table.kv_indptr, table.last_page_len, kv_layout="NHD"
         )
         out = torch.empty_like(query)
         for wrapper, row_indices in self._groups:
             out[row_indices] = wrapper.run(query[row_indices], pages)
         return out.view(-1, c.num_heads * c.head_dim)
-
-    def _rotate(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Query [R, heads, d], key and value [R, kv_heads, d]; rotary pairs, adjacent columns, turn in float32."""
-        c = self._config
-        num_rows, num_rotated = qkv.shape[0], c.num_heads + c.num_kv_heads
-        heads = qkv.view(num_rows, num_rotated + c.num_kv_heads, c.head_dim)
-        pairs = torch.view_as_complex(heads[:, :num_rotated].float().reshape(num_rows, num_rotated, -1, 2))
-        rotated = torch.view_as_real(pairs * self._rotation).view(num_rows, num_rotated, c.head_dim).to(qkv.dtype)
-        query, key, value = rotated[:, : c.num_heads], rotated[:, c.num_heads :], heads[:, num_rotated:]
-        return query.contiguous(), key.contiguous(), value.contiguous()

@@ -106,8 +106,6 @@ class SuffixAutomaton:
             state = self._link[state]
             length = self._length[state]
 
-    def followers(self, state: int) -> list[tuple[float, int, int, int]]:
-        """What followed a state's substrings: (share of what followed, newest position, token, next state)."""
-        after = self._next[state]
-        total = sum(self._count[target] for target in after.values())
-        return [(self._count[target] / total, self._newest[target], token, target) for token, target in after.items()]
+    def followers(self, state: int) -> list[tuple[int, int, int, int]]:
+        """What followed a state's substrings: (how often, newest position, token, next state)."""
+        return [(self._count[to], self._newest[to], token, to) for token, to in self._next[state].items()]

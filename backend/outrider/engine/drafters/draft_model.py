@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from outrider.engine.attention import Segment
-from outrider.engine.kv_cache import SequenceCache
+from outrider.engine.drafters.model_chain import Forward
 from outrider.engine.model import LlamaModel
 from outrider.engine.tokenizer import Tokenizer
 from outrider.errors import ModelError
@@ -17,24 +18,40 @@ from outrider.errors import ModelError
 log = logging.getLogger(__name__)
 
 #: A draft step that costs more of a target step than this rarely pays.
-MAX_COST_RATIO = 0.3
-_NUM_TIMED = 5
+MAX_STEP_COST = 0.3
+_NUM_TIMED = 9
 _NUM_SHOWN = 3
 
 
-def load_draft_model(folder: Path, target: LlamaModel, tokenizer: Tokenizer) -> LlamaModel:
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """A loaded draft model."""
+
+    model: LlamaModel
+    step_cost: float
+    """A step of it, in steps of the target; measured when it was loaded."""
+
+    @property
+    def warning(self) -> str | None:
+        """None when it is small enough for a drafter."""
+        if self.step_cost <= MAX_STEP_COST:
+            return None
+        return (
+            f"a step of the draft model takes {self.step_cost:.2f} of a step of the target, more than "
+            f"{MAX_STEP_COST}; speculation with it may not pay"
+        )
+
+
+def load_draft_model(folder: Path, target: LlamaModel, tokenizer: Tokenizer) -> DraftModel:
     """ModelError when the tokenizer differs from the target's; a warning when the model is slow for a drafter."""
     difference = vocabulary_difference(Tokenizer(folder).vocabulary, tokenizer.vocabulary)
     if difference is not None:
         raise ModelError(f"{folder}: a draft model needs the target's tokenizer, but {difference}")
     model = LlamaModel(folder)
-    ratio = step_s(model) / step_s(target)
-    if ratio > MAX_COST_RATIO:
-        log.warning(
-            "%s: a draft step takes %.2f of a target step (more than %.1f); speculation with it may not pay",
-            folder, ratio, MAX_COST_RATIO,
-        )  # fmt: skip
-    return model
+    draft = DraftModel(model, step_s(model, model.forward) / step_s(target, target.forward))
+    if draft.warning is not None:
+        log.warning("%s: %s", folder, draft.warning)
+    return draft
 
 
 def vocabulary_difference(draft: Mapping[str, int], target: Mapping[str, int]) -> str | None:
@@ -56,12 +73,12 @@ def vocabulary_difference(draft: Mapping[str, int], target: Mapping[str, int]) -
     return f"{shown}, and {more} more differ" if more > 0 else shown
 
 
-def step_s(model: LlamaModel, skip: frozenset[int] = frozenset()) -> float:
-    """Median seconds of a pass of one row over a short text."""
-    cache = SequenceCache(model.config, _NUM_TIMED + 1)
+def step_s(model: LlamaModel, forward: Forward) -> float:
+    """Median seconds of a pass of one row over a short text; `forward`: the model's, or with some of it left out."""
+    cache = model.new_cache(_NUM_TIMED + 1)
     times = []
     for _ in range(_NUM_TIMED + 1):
         started_s = time.perf_counter()
-        model.forward([Segment(cache, (0,), 1)], skip)
+        forward([Segment(cache, (0,), 1)])
         times.append(time.perf_counter() - started_s)
     return median(times[1:])  # the first pass warms up

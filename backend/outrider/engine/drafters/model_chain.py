@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from outrider.engine.attention import Segment
+from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.kv_cache import SequenceCache
 from outrider.speculation.noise import Noise
 from outrider.speculation.proposal import NO_DRAFT, PointMass, Proposal, SampledChain
@@ -29,17 +30,19 @@ class ModelChainDrafter:
     def __init__(
         self,
         forward: Forward,
-        cache: SequenceCache,
+        memory: DraftMemory,
         max_tokens: int,
         prompt_ids: Sequence[int],
         law: SamplingLaw,
         noise_at: Callable[[int], Noise],
         vocab_size: int,
     ) -> None:
-        """`max_tokens` is the longest text that the model and the cache can take; `noise_at` gives the noise of an
-        output position; `vocab_size` is the target's, draft logits are cut or padded to it."""
+        """`max_tokens` is the longest text that the model can take and the request may have; `noise_at` gives the
+        noise of an output position; `vocab_size` is the target's, draft logits are cut or padded to it."""
         self._forward = forward
-        self._cache = cache
+        self._memory = memory
+        self._cache: SequenceCache | None = None
+        """None until the first proposal: a request that waits holds no memory."""
         self._max_tokens = max_tokens
         self._tokens = list(prompt_ids)
         self._law = SamplingLaw(law.temperature, law.top_k, law.top_p, law.min_p)
@@ -54,16 +57,27 @@ class ModelChainDrafter:
         self._tokens.append(token_id)
 
     def propose(self, k: int) -> Proposal:
-        self._roll_back()
         k = min(k, self._max_tokens - len(self._tokens))
         if k < 1:  # the text has outgrown the draft model's context
             return NO_DRAFT
-        pending = self._tokens[self._cache.length :]
-        if len(pending) > MAX_CATCH_UP:
-            self._forward([Segment(self._cache, tuple(pending[:MAX_CATCH_UP]), 0)])
-            self._drafted, self._drafted_at = (), self._cache.length
+        cache = self._cache = self._cache or self._memory.take(self._max_tokens)
+        if cache is None:
             return NO_DRAFT
-        logits = self._next_logits(pending)
+        self._roll_back(cache)
+        pending = self._tokens[cache.length :]
+        if len(pending) > MAX_CATCH_UP:
+            self._forward([Segment(cache, tuple(pending[:MAX_CATCH_UP]), 0)])
+            self._drafted, self._drafted_at = (), cache.length
+            return NO_DRAFT
+        return self._chain(cache, pending, k)
+
+    def free(self) -> None:
+        if self._cache is not None:
+            self._cache = None
+            self._memory.give_back(self._max_tokens)
+
+    def _chain(self, cache: SequenceCache, pending: Sequence[int], k: int) -> PointMass | SampledChain:
+        logits = self._next_logits(cache, pending)
         noise = self._noise_at(len(self._tokens) - self._num_prompt)
         tokens, laws = [], []
         for depth in range(k):
@@ -71,27 +85,24 @@ class ModelChainDrafter:
             tokens.append(token)
             laws.append(probs)
             if len(tokens) < k:
-                logits = self._next_logits([token])
+                logits = self._next_logits(cache, [token])
         self._drafted, self._drafted_at = tuple(tokens), len(self._tokens)
         if self._law.is_greedy:
             return PointMass(self._drafted)
         return SampledChain(self._drafted, torch.stack(laws))
 
-    def free(self) -> None:
-        """The cache goes with this object."""
-
-    def _roll_back(self) -> None:
+    def _roll_back(self, cache: SequenceCache) -> None:
         """Keep of the cached drafts those that were committed; the text's last token is always read again."""
-        valid = min(self._cache.length, self._drafted_at)
+        valid = min(cache.length, self._drafted_at)
         for drafted, token in zip(self._drafted, self._tokens[self._drafted_at :], strict=False):
             if drafted != token:
                 break
             valid += 1
-        self._cache.truncate(min(valid, self._cache.length, len(self._tokens) - 1))
+        cache.truncate(min(valid, cache.length, len(self._tokens) - 1))
 
-    def _next_logits(self, tokens: Sequence[int]) -> torch.Tensor:
+    def _next_logits(self, cache: SequenceCache, tokens: Sequence[int]) -> torch.Tensor:
         """[1, V] of the target's vocabulary, after reading `tokens`; -inf for tokens that the model does not have."""
-        logits = self._forward([Segment(self._cache, tuple(tokens), 1)])[:, : self._vocab_size]
+        logits = self._forward([Segment(cache, tuple(tokens), 1)])[:, : self._vocab_size]
         missing = self._vocab_size - logits.shape[1]
         return torch.nn.functional.pad(logits, (0, missing), value=float("-inf")) if missing else logits
 

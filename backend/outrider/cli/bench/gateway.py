@@ -1,0 +1,297 @@
+"""`outrider bench gateway`: what a gateway adds to a lane, every target in the same interleaved rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from outrider.cli.bench.peers import PEERS, peer_server
+from outrider.cli.bench.servers import API_KEY, DEPARTURES, HANG, HANG_BEGUN, MODEL, TICK, Server, server
+from outrider.cli.console import run_async
+from outrider.workloads.conditions import conditions
+from outrider.workloads.wire import Wire, post
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+CHAT = "/v1/chat/completions"
+NUM_CONNECTIONS = 32
+NUM_CALLS = 60
+NUM_TICKING = 8
+LOAD_S = 1.5
+ABORT_WAIT_S = 2.0
+
+_STAMP = re.compile(rb"@(\d+\.\d+)")
+
+
+@dataclass
+class Figures:
+    """What was seen of one target; seconds."""
+
+    target: str
+    call_s: list[float] = field(default_factory=list)
+    added_p50_s: list[float] = field(default_factory=list)
+    """One per round: median of the target less that of the lane asked directly."""
+    first_byte_s: list[float] = field(default_factory=list)
+    lag_s: list[float] = field(default_factory=list)
+    """From the lane's write to the client's read, per event."""
+    per_second: list[float] = field(default_factory=list)
+    """Requests per second of each round."""
+    abort_s: dict[str, list[float | None]] = field(default_factory=dict)
+    """None: the lane was not left within `ABORT_WAIT_S`."""
+    client_share: float = 0.0
+    """Share of a core that this client used under load, the largest of all rounds."""
+    resident_mb: float = 0.0
+
+
+def _body(text: str = "Write a function that adds two numbers.", *, is_stream: bool = False) -> bytes:
+    system = "You are a careful programmer. Answer with code only, and keep it as short as it can be. " * 2
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
+    fields = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 64, "stream": is_stream}
+    return post(CHAT, fields, API_KEY)
+
+
+async def _ask(wire: Wire, request: bytes) -> bytes:
+    answer = await wire.ask(request)
+    if wire.status != 200:
+        raise RuntimeError(f"HTTP {wire.status}: {answer[:300]!r}")
+    return answer
+
+
+async def _measure_calls(target: Server, figures: Figures) -> float:
+    """One at a time on a kept-alive connection; returns the median."""
+    wire = await Wire.connect(target.url)
+    times = []
+    for _ in range(NUM_CALLS):
+        began_s = time.monotonic()
+        await _ask(wire, _body())
+        times.append(time.monotonic() - began_s)
+    wire.close()
+    figures.call_s += times
+    return median(times)
+
+
+async def _measure_first_byte(target: Server, figures: Figures) -> None:
+    wire = await Wire.connect(target.url)
+    for _ in range(NUM_CALLS):
+        began_s = time.monotonic()
+        await _ask(wire, _body(is_stream=True))
+        figures.first_byte_s.append((wire.first_s or time.monotonic()) - began_s)
+    wire.close()
+
+
+async def _measure_load(target: Server, figures: Figures) -> None:
+    request = _body()
+    end_s = time.monotonic() + LOAD_S
+    count = itertools.count()
+
+    async def caller() -> None:
+        wire = await Wire.connect(target.url)
+        while time.monotonic() < end_s:
+            await _ask(wire, request)
+            next(count)
+        wire.close()
+
+    began_s, cpu_s = time.monotonic(), time.process_time()
+    await asyncio.gather(*(caller() for _ in range(NUM_CONNECTIONS)))
+    lasted_s = time.monotonic() - began_s
+    figures.per_second.append(next(count) / lasted_s)
+    figures.client_share = max(figures.client_share, (time.process_time() - cpu_s) / lasted_s)
+
+
+async def _measure_lag(target: Server, figures: Figures) -> None:
+    """Streams of paced events, several at once."""
+
+    def on_body(data: bytes) -> None:
+        now_s = time.monotonic()
+        figures.lag_s.extend(now_s - float(stamp) for stamp in _STAMP.findall(data))
+
+    wires = [await Wire.connect(target.url) for _ in range(NUM_TICKING)]
+    for wire in wires:
+        wire.on_body = on_body
+    await asyncio.gather(*(_ask(wire, _body(TICK + "x", is_stream=True)) for wire in wires))
+    for wire in wires:
+        wire.close()
+
+
+async def _measure_aborts(target: Server, lane: Server, figures: Figures, number: int) -> None:
+    phases = {"whole": (HANG, False), "silent prefill": (HANG, True), "mid-stream": (HANG_BEGUN, True)}
+    for phase, (script, is_stream) in phases.items():
+        tag = re.sub(r"\W", "", f"{target.name}{phase}{number}")
+        wire = await Wire.connect(target.url)
+        asking = asyncio.create_task(wire.ask(_body(script + tag, is_stream=is_stream)))
+        await asyncio.sleep(0.15)
+        left_s = time.monotonic()
+        wire.close()
+        await asyncio.wait([asking])
+        asking.exception()
+        figures.abort_s.setdefault(phase, []).append(await _departure(lane, tag, left_s))
+
+
+async def _departure(lane: Server, tag: str, left_s: float) -> float | None:
+    """How long after `left_s` the lane saw the request of `tag` being left."""
+    wire = await Wire.connect(lane.url)
+    try:
+        while time.monotonic() - left_s < ABORT_WAIT_S:
+            departures = orjson.loads(await _ask(wire, post(DEPARTURES, {}, API_KEY)))
+            if tag in departures:
+                return float(departures[tag]) - left_s
+            await asyncio.sleep(0.02)
+        return None
+    finally:
+        wire.close()
+
+
+async def _measure(targets: Sequence[Server], rounds: int) -> list[Figures]:
+    """Every figure of every target in every round, each round in another order."""
+    lane = targets[0]
+    seen = {target.name: Figures(target.name) for target in targets}
+    for target in targets:  # warm: connections, caches, first imports
+        await _measure_calls(target, Figures("warm-up"))
+        await _measure_first_byte(target, Figures("warm-up"))
+    for number in range(rounds):
+        order = [*targets[number % len(targets) :], *targets[: number % len(targets)]]
+        medians = {target.name: await _measure_calls(target, seen[target.name]) for target in order}
+        for target in order:
+            figures = seen[target.name]
+            figures.added_p50_s.append(medians[target.name] - medians[lane.name])
+            await _measure_first_byte(target, figures)
+            await _measure_load(target, figures)
+            await _measure_lag(target, figures)
+            await _measure_aborts(target, lane, figures, number)
+    for target in targets:
+        seen[target.name].resident_mb = target.resident_mb
+    return list(seen.values())
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value at or below which `share` of the values lie."""
+    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of one target; milliseconds unless the name says otherwise."""
+
+    target: str
+    p50: float
+    added_p50: float
+    added_p99: float
+    requests_per_s: float
+    first_byte: float
+    added_first_byte: float
+    lag_p99: float
+    added_lag_p99: float
+    abort_max: float | None
+    """The slowest of all phases; None when the lane was never told in some case."""
+    resident_mb: float
+    client_share: float
+
+
+def summarise(figures: Figures, direct: Figures) -> Summary:
+    """Medians over rounds; p99 over all calls."""
+    first_byte, lag = median(figures.first_byte_s), percentile(figures.lag_s, 0.99)
+    aborts = [value for values in figures.abort_s.values() for value in values]
+    known = [value for value in aborts if value is not None]
+    return Summary(
+        target=figures.target,
+        p50=1000 * median(figures.call_s),
+        added_p50=1000 * median(figures.added_p50_s),
+        added_p99=1000 * (percentile(figures.call_s, 0.99) - percentile(direct.call_s, 0.99)),
+        requests_per_s=median(figures.per_second),
+        first_byte=1000 * first_byte,
+        added_first_byte=1000 * (first_byte - median(direct.first_byte_s)),
+        lag_p99=1000 * lag,
+        added_lag_p99=1000 * (lag - percentile(direct.lag_s, 0.99)),
+        abort_max=1000 * max(known) if len(known) == len(aborts) else None,
+        resident_mb=figures.resident_mb,
+        client_share=figures.client_share,
+    )
+
+
+#: Name of a figure, what it may be at most (or at least), and whether more is better.
+AIMS = (
+    ("added_p50", 1.0, False),
+    ("requests_per_s", 2000.0, True),
+    ("added_first_byte", 3.0, False),
+    ("added_lag_p99", 2.0, False),
+    ("abort_max", 50.0, False),
+    ("resident_mb", 80.0, False),
+)
+
+
+def aims(ours: Summary) -> list[tuple[str, float | None, str, bool]]:
+    """Figure, value, aim and whether it is met."""
+    rows = []
+    for name, limit, is_more_better in AIMS:
+        value: float | None = getattr(ours, name)
+        is_met = value is not None and (value >= limit if is_more_better else value <= limit)
+        rows.append((name, value, f"{'>=' if is_more_better else '<='} {limit:g}", is_met))
+    return rows
+
+
+def _table(rows: Sequence[Sequence[object]], columns: Sequence[str], title: str) -> Table:
+    from rich.table import Table
+
+    table = Table(*columns, title=title)
+    for row in rows:
+        table.add_row(*(_shown(value) for value in row))
+    return table
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "met" if value else "MISSED"
+    return f"{value:.2f}" if isinstance(value, float) else "never" if value is None else str(value)
+
+
+def gateway(
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved repetitions.")] = 5,
+    peer: Annotated[
+        list[str] | None, typer.Option(help=f"Measure this peer too: {', '.join(PEERS)}. Installs it when missing.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures and conditions here.")] = None,
+) -> None:
+    """What a gateway adds: the lane asked directly, ours, a bare relay of the same HTTP library, and peers."""
+    from rich.console import Console
+
+    figures: list[Figures] = []
+
+    async def main() -> None:
+        figures.extend(await _measure(targets, rounds))
+
+    facts = conditions(rounds=rounds, connections=NUM_CONNECTIONS, body_bytes=len(_body()))
+    with ExitStack() as stack:
+        lane = stack.enter_context(server("direct"))
+        ours = (stack.enter_context(server(kind, lane.url)) for kind in ("outrider", "aiohttp relay"))
+        peers = (stack.enter_context(peer_server(name, lane.url)) for name in peer or [])
+        targets = [lane, *ours, *peers]
+        run_async(main())
+    rows = [summarise(one, figures[0]) for one in figures]
+    console = Console()
+    names, *lines = zip(*(asdict(row).values() for row in rows), strict=True)
+    titles = list(asdict(rows[0]))[1:]
+    table = [(title, *line) for title, line in zip(titles, lines, strict=True)]
+    console.print(_table(table, ("ms", *map(str, names)), "one machine, interleaved rounds"))
+    console.print(_table(aims(rows[1]), ("figure", "outrider", "aim", ""), "aims"))
+    console.print("conditions: " + ", ".join(f"{key} {value}" for key, value in facts.items()), soft_wrap=True)
+    if float(str(facts["load_1m"])) > float(str(facts["num_cores"])):
+        console.print("the machine was busy before the start: the tails say little")
+    if max(row.client_share for row in rows[1:]) > 0.8:
+        console.print("the client used over 80 % of a core: requests/s are a lower bound")
+    if json_file is not None:
+        data: dict[str, Any] = {"conditions": facts, "summary": [asdict(row) for row in rows]}
+        data["figures"] = [asdict(one) for one in figures]
+        json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,228 @@
+"""From samples to rows, tables and the JSON file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from outrider.cli.bench.aims import aims
+from outrider.cli.bench.formula import formula_rows
+from outrider.cli.bench.measure import BatchSample, Results
+from outrider.cli.bench.samples import SETTING_OFF, Sample, Samples, Setting
+from outrider.core import DRAFTERS, OFF
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Row = dict[str, Any]
+
+
+def parts(results: Results) -> dict[str, list[Row]]:
+    """Rows of every table for which something was measured, by title."""
+    samples = Samples(results.samples)
+    if any(setting.arm == "policy" for setting in samples.settings):
+        return {"decode speed, one request at a time": policy_rows(samples)}
+    found = {
+        "a step without speculation": step_rows(results),
+        "its operators, milliseconds a step under the profiler": operator_rows(results),
+        "tokens per second by batch size": batch_rows(results.batch),
+        "median tokens per second, one request at a time": group_rows(samples),
+        "drafters by k, against off on the same prompts": drafter_rows(samples),
+        "the speed-up formula against what was measured": formula_rows(samples),
+        "greedy text of other programs against ours": agreement_rows(samples),
+        "aims": aim_rows(results),
+    }
+    return {title: rows for title, rows in found.items() if rows}
+
+
+def as_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    from rich.table import Table
+
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(shown(row.get(column)) for column in columns))
+    return table
+
+
+def shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.4f}"
+
+
+def as_json(results: Results, conditions: Mapping[str, object]) -> Row:
+    samples = Samples(results.samples)
+    return {
+        "conditions": conditions,
+        "tables": parts(results),
+        "prompts": [asdict(case) for case in samples.cases],
+        "samples": [sample.as_dict() for sample in samples.all],
+        "batches": [asdict(sample) for sample in results.batch],
+    }
+
+
+def step_rows(results: Results) -> list[Row]:
+    if results.anatomy is None or results.read_s is None:
+        return []
+    step = results.anatomy
+    return [
+        {
+            "step ms": step.step_s * 1e3,
+            "reading the weights ms": results.read_s * 1e3,
+            "step / reading": step.step_s / results.read_s,
+            "operators ms": step.operators_s * 1e3,
+            "Python ms": step.python_s * 1e3,
+            "Python share": step.python_share,
+        }
+    ]
+
+
+def operator_rows(results: Results) -> list[Row]:
+    top = [] if results.anatomy is None else results.anatomy.top
+    return [{"operator": name, "ms": seconds * 1e3} for name, seconds in top]
+
+
+def batch_rows(batches: Sequence[BatchSample]) -> list[Row]:
+    """Medians over rounds by size and setting, and against a batch of one."""
+    speeds: dict[tuple[Setting, int], list[float]] = {}
+    for batch in batches:
+        speeds.setdefault((batch.setting, batch.size), []).append(batch.tokens_per_s)
+    rows: dict[int, Row] = {}
+    for (setting, size), found in speeds.items():
+        row = rows.setdefault(size, {"batch": size})
+        row[f"{setting} tok/s"] = median(found)
+        row[f"{setting} / batch 1"] = median(found) / median(speeds[setting, 1])
+    return list(rows.values())
+
+
+def group_rows(samples: Samples) -> list[Row]:
+    """One row per group, and all: each arm at the k that gains most over the whole run."""
+    arms = list(dict.fromkeys(setting.arm for setting in samples.settings))
+    settings = [best for arm in arms if (best := samples.best(arm)) is not None]
+    rows: list[Row] = []
+    for group in [*samples.groups, None] if samples else []:
+        part = samples if group is None else samples.in_groups([group])
+        speeds = {str(setting): part.speed(setting) for setting in settings}
+        best = part.best_of(DRAFTERS)
+        gain = None if best is None else part.ratio(best, SETTING_OFF)
+        rows.append(
+            {
+                "group": group or "all",
+                "prompts": len(part.cases),
+                **speeds,
+                "best": str(best or "-"),
+                "best / off": gain,
+            }
+        )
+    return rows
+
+
+def drafter_rows(samples: Samples) -> list[Row]:
+    rows: list[Row] = []
+    for setting in samples.settings:
+        if setting.arm not in DRAFTERS:
+            continue
+        stats = [s.stats for s in samples.of(setting) if s.stats is not None]
+        num_steps = sum(s.num_verify_steps for s in stats)
+        pairs = samples.beside(setting, SETTING_OFF)
+        rows.append(
+            {
+                "drafter": setting.arm,
+                "k": setting.k,
+                "best": setting == samples.best(setting.arm),
+                "answers": len(samples.of(setting)),
+                "accept length": 1 + sum(s.num_accepted for s in stats) / num_steps if num_steps else None,
+                "tok/s": samples.speed(setting),
+                "/ off": samples.ratio(setting, SETTING_OFF),
+                "same text": bool(pairs) and all(a.token_ids == b.token_ids for a, b in pairs),
+            }
+        )
+    return rows
+
+
+def agreement_rows(samples: Samples) -> list[Row]:
+    """How far the greedy answers of others, which keep other weights or round otherwise, are ours."""
+    rows: list[Row] = []
+    for setting in samples.settings:
+        if setting.arm in (OFF, *DRAFTERS):
+            continue
+        pairs = {theirs.case: (theirs, ours) for theirs, ours in samples.beside(setting, SETTING_OFF)}
+        firsts = [_first_difference(theirs.token_ids, ours.token_ids) for theirs, ours in pairs.values()]
+        differing = [first for first in firsts if first is not None]
+        rows.append(
+            {
+                "arm": str(setting),
+                "answers": len(firsts),
+                "identical": len(firsts) - len(differing),
+                "median tokens until the first difference": median(differing) if differing else None,
+            }
+        )
+    return rows
+
+
+def _first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """None when one is the beginning of the other."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+
+
+def aim_rows(results: Results) -> list[Row]:
+    words = {True: "met", False: "missed", None: "not measured"}
+    return [
+        {"aim": aim.aim, "wanted": aim.wanted, "figure": aim.figure, "result": words[aim.is_met], "with": aim.by}
+        for aim in aims(results)
+    ]
+
+
+def policy_rows(samples: Samples) -> list[Row]:
+    """One row per task, and all: tokens/s of each arm, their ratios, and whether texts agree."""
+    tasks = {task: samples.in_groups([task]) for task in samples.groups}
+    return [_policy_row(task, part) for task, part in (tasks | {"all": samples}).items()]
+
+
+def _policy_row(task: str, samples: Samples) -> Row:
+    policy, off, theirs = Setting("policy"), SETTING_OFF, Setting("hf")
+    ran = samples.of(policy)
+    speeds = {setting.arm: _pooled_speed(samples.of(setting)) for setting in (theirs, off, policy)}
+    lengths = [s.stats.accept_length for s in ran if s.stats is not None]
+    return {
+        "task": task,
+        "T": _span([s.case.temperature for s in ran]),
+        "drafter": "/".join(sorted({s.drafter for s in ran})),
+        "k": _span([s.k for s in ran]),
+        "accept length": sum(lengths) / len(lengths) if lengths else None,
+        **{f"{arm} tok/s": speed for arm, speed in speeds.items()},
+        "off/hf": _ratio(speeds["off"], speeds["hf"]),
+        "policy/off": _ratio(speeds["policy"], speeds["off"]),
+        "same text": all(a.token_ids == b.token_ids for a, b in samples.beside(policy, off)),
+    }
+
+
+def _pooled_speed(samples: Sequence[Sample]) -> float | None:
+    """Tokens per second over all prompts, each with the median decode time of its rounds."""
+    decoded: dict[str, list[tuple[int, float]]] = {}
+    for sample in samples:
+        found = sample.decode()
+        if found is not None:
+            decoded.setdefault(sample.case.name, []).append(found)
+    seconds = sum(median(s for _, s in rounds) for rounds in decoded.values())
+    return sum(rounds[0][0] for rounds in decoded.values()) / seconds if seconds else None
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a / b
+
+
+def _span(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    low, high = min(values), max(values)
+    return f"{low:g}" if low == high else f"{low:g}-{high:g}"

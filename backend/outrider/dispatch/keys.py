@@ -1,0 +1,116 @@
+"""API keys: who is asking, and how much each may ask for. Keys are known by their hashes only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from hmac import compare_digest
+
+from outrider.config import KeySection
+from outrider.errors import RateLimited, Unauthorized
+
+_WINDOW_S = 60.0
+_CONCURRENT_RETRY_S = 1.0
+
+
+@dataclass(slots=True)
+class Bucket:
+    """A limit per minute that refills all the time; what was used in excess is paid off first."""
+
+    limit: int
+    level: float
+    at_s: float
+
+    def refill(self, now_s: float) -> None:
+        self.level = min(self.level + (now_s - self.at_s) * self.limit / _WINDOW_S, self.limit)
+        self.at_s = now_s
+
+    def wait_s(self, amount: float) -> float:
+        """Seconds until `amount` is there; 0 when it is."""
+        return max(amount - self.level, 0.0) * _WINDOW_S / self.limit
+
+    def headers(self, what: str) -> dict[str, str]:
+        """OpenAI's three headers for the requests or the tokens."""
+        return {
+            f"x-ratelimit-limit-{what}": str(self.limit),
+            f"x-ratelimit-remaining-{what}": str(max(int(self.level), 0)),
+            f"x-ratelimit-reset-{what}": f"{self.wait_s(self.limit):.3f}s",
+        }
+
+
+class Key:
+    """One API key with what it has left."""
+
+    def __init__(self, section: KeySection, now_s: float) -> None:
+        self.section = section
+        self.num_running = 0
+        self._requests = _bucket(section.requests_per_min, now_s)
+        self._tokens = _bucket(section.tokens_per_min, now_s)
+
+    def __repr__(self) -> str:
+        return f"<Key {self.section.name} of {self.tenant}: {self.num_running} running>"
+
+    @property
+    def tenant(self) -> str:
+        return self.section.tenant or self.section.name
+
+    def enter(self, now_s: float) -> None:
+        """Count one request that begins. RateLimited, with the time to wait, when a limit is reached."""
+        limit = self.section.max_concurrent
+        if limit is not None and self.num_running >= limit:
+            raise RateLimited(f"{limit} requests of this key are running already", retry_after_s=_CONCURRENT_RETRY_S)
+        for bucket, what in ((self._requests, "requests"), (self._tokens, "tokens")):
+            if bucket is None:
+                continue
+            bucket.refill(now_s)
+            if (wait_s := bucket.wait_s(1)) > 0:
+                raise RateLimited(f"the key's {bucket.limit} {what} per minute are used up", retry_after_s=wait_s)
+        if self._requests is not None:
+            self._requests.level -= 1
+        self.num_running += 1
+
+    def leave(self, num_tokens: int, now_s: float) -> None:
+        """The request that entered has ended, having used so many tokens."""
+        self.num_running -= 1
+        if self._tokens is not None:
+            self._tokens.refill(now_s)
+            self._tokens.level -= num_tokens
+
+    def headers(self) -> dict[str, str]:
+        """`x-ratelimit-*` of the limits that the key has."""
+        requests = {} if self._requests is None else self._requests.headers("requests")
+        return requests if self._tokens is None else requests | self._tokens.headers("tokens")
+
+
+class KeyRing:
+    """The keys in force. Empty: everybody may ask."""
+
+    def __init__(self, sections: Sequence[KeySection] = (), now_s: float = 0.0) -> None:
+        self._keys: tuple[Key, ...] = ()
+        self.replace(sections, now_s)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def replace(self, sections: Sequence[KeySection], now_s: float) -> None:
+        """Put other keys in force. A key that stays, by name, keeps its object when nothing about it changed."""
+        old = {key.section.name: key for key in self._keys}
+        self._keys = tuple(
+            old[section.name] if section.name in old and old[section.name].section == section else Key(section, now_s)
+            for section in sections
+        )
+
+    def find(self, secret: str | None) -> Key:
+        """The key whose text is `secret`. Every key is compared, each in constant time. Unauthorized when none is."""
+        if secret is None:
+            raise Unauthorized("an API key is required: Authorization: Bearer <key>")
+        digest = sha256(secret.encode(errors="surrogateescape")).hexdigest()
+        found = [key for key in self._keys if compare_digest(key.section.sha256, digest)]
+        if not found:
+            raise Unauthorized("the API key is not known")
+        return found[0]
+
+
+def _bucket(limit: int | None, now_s: float) -> Bucket | None:
+    return None if limit is None else Bucket(limit, limit, now_s)

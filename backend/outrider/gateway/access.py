@@ -1,0 +1,89 @@
+"""Who may ask for what: API keys, administrators, priorities, deadlines and the fields that are not for everybody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from outrider.config import AdmissionSection
+from outrider.core import PRIORITIES, Priority
+from outrider.dispatch.admission import Claim
+from outrider.dispatch.keys import Key, KeyRing
+from outrider.dispatch.run import DEADLINE
+from outrider.errors import Forbidden, InvalidRequest
+
+KEY = web.RequestKey("key", Key)
+PRIORITY = "x-outrider-priority"
+
+#: Of a number of milliseconds: thirty years.
+_MAX_DIGITS = 12
+#: What probes and scrapers ask for.
+_OPEN = frozenset({"/live", "/ready", "/health", "/metrics"})
+_ADMIN = "/outrider/"
+#: Fields by which parts of a fleet speak to each other, and those that run code or bypass the tokenizer.
+INTERNAL_FIELDS = frozenset({
+    "bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "custom_logit_processor",
+    "data_parallel_rank", "decode_tp_size", "disagg_prefill_dp_rank", "input_embeds", "kv_hints",
+    "return_hidden_states", "routed_dp_rank", "session_params",
+})  # fmt: skip
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def guard(keys: KeyRing) -> Middleware:
+    """Lets through who has a key, when there are any; under `/outrider/` administrators only."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        path = request.path
+        if len(keys) and path not in _OPEN:
+            request[KEY] = keys.find(_bearer(request.headers.get("Authorization", "")))
+        if path.startswith(_ADMIN) and (KEY not in request or not request[KEY].section.is_admin):
+            raise Forbidden("only an administrator's key may do this")
+        return await handler(request)
+
+    return middleware
+
+
+def _bearer(value: str) -> str | None:
+    scheme, _, secret = value.partition(" ")
+    return secret.strip() or None if scheme.lower() == "bearer" else None
+
+
+def refuse_internal(body: Mapping[str, Any], key: Key | None) -> None:
+    """InvalidRequest names a field that only some keys may send."""
+    allowed = () if key is None else key.section.allowed_fields
+    for name in sorted(INTERNAL_FIELDS & body.keys()):
+        if name not in allowed and body[name] is not None:
+            raise InvalidRequest(f"{name} is not open to this caller", param=name)
+
+
+def claim_of(headers: Mapping[str, str], key: Key | None, limits: AdmissionSection) -> Claim:
+    """Priority, tenant and deadline, from the headers and the key. InvalidRequest, Forbidden."""
+    tenant = "none" if key is None else key.tenant
+    return Claim(_priority(headers.get(PRIORITY), key), tenant, _deadline_s(headers.get(DEADLINE), limits))
+
+
+def _priority(asked: str | None, key: Key | None) -> Priority:
+    highest = PRIORITIES[0] if key is None else key.section.priority
+    if asked is None:
+        return max("default", highest, key=PRIORITIES.index)
+    for priority in PRIORITIES:
+        if priority == asked:
+            if PRIORITIES.index(priority) < PRIORITIES.index(highest):
+                raise Forbidden(f"{PRIORITY}: this key may ask for {highest} at most")
+            return priority
+    raise InvalidRequest(f"{PRIORITY}: expected one of {', '.join(PRIORITIES)}", param=PRIORITY)
+
+
+def _deadline_s(given: str | None, limits: AdmissionSection) -> float | None:
+    if given is None:
+        limit_s = limits.request_timeout_s
+        return None if limit_s is None else time.monotonic() + limit_s
+    if not (given.isascii() and given.isdecimal() and len(given) <= _MAX_DIGITS and int(given)):
+        raise InvalidRequest(f"{DEADLINE}: expected a positive whole number of milliseconds", param=DEADLINE)
+    return time.monotonic() + int(given) / 1000

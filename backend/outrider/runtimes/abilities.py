@@ -1,0 +1,251 @@
+"""What a lane can do, read from its `/server_info`: drafters and their k, and what its verifier samples exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from outrider.core import DRAFTERS, MAX_K, OFF, SMALL_CPU, SURFACES, DrafterAbility, LaneAbility
+from outrider.cost import ClosedCost, CostTable
+from outrider.profiles import SGLangSection, SpeculationSection, UrlSection
+
+#: SGLang's algorithm -> our drafter.
+_DRAFTERS = {
+    "NGRAM": "ngram",
+    "STANDALONE": "draft_model",
+    "EAGLE": "eagle2",
+    "NEXTN": "eagle2",
+    "EAGLE3": "eagle3",
+}
+#: Devices on which SGLang's own verification takes the argmax, whatever the temperature.
+_ARGMAX_DEVICES = ("cpu", "xpu")
+
+
+#: What every lane honours where it serves it: the masks and biases of verification are those of plain decoding.
+_ALWAYS_EXACT: frozenset[str] = frozenset({"logit_bias", "grammar", "logprobs", "lora", "images"})
+#: What an engine of ours does not serve unless it says so.
+_NOT_OURS: frozenset[str] = frozenset({"logit_processor", "lora", "images"})
+#: Requests in one batch of a lane that does not say.
+_USUAL_RUNNING = 16
+#: Model drafters whose drafts an engine of ours draws.
+_DRAWN = frozenset({"draft_model", "layer_skip"})
+#: Rounds on an accelerator, where nothing was measured.
+_ACCELERATOR = ClosedCost()
+
+
+@dataclass(frozen=True, slots=True)
+class KRange:
+    """The k that a drafter can be asked for."""
+
+    min: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """A lane's own word about itself. The default is a lane that only decodes and honours nothing special."""
+
+    drafters: Mapping[str, KRange] = field(default_factory=dict)
+    can_be_off: bool = True
+    surfaces: frozenset[str] = _ALWAYS_EXACT
+    """Honoured exactly, speculated or not."""
+    plugin: tuple[str, ...] | None = None
+    """Our plugin's active parts; None when there is no plugin."""
+    counts_proposed: bool = True
+    """False where SGLang's own count would be wrong: it multiplies by the width at launch, and the width changes."""
+    top_k: int | None = None
+    num_draft_tokens: int | None = None
+    attention_backend: str | None = None
+    context_length: int | None = None
+    max_running: int | None = None
+    version: str | None = None
+    device: str | None = None
+    served: frozenset[str] = SURFACES
+    """Taken at all."""
+    is_embedded: bool = False
+    cost: CostTable | None = None
+    """Rounds as the lane itself measured them."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """For people and for `/outrider/lanes`."""
+        return {
+            "drafters": {name: [ks.min, ks.max] for name, ks in self.drafters.items()},
+            "can_be_off": self.can_be_off,
+            "exact_surfaces": sorted(self.surfaces),
+            "plugin": self.plugin,
+            "top_k": self.top_k,
+            "num_draft_tokens": self.num_draft_tokens,
+            "attention_backend": self.attention_backend,
+            "context_length": self.context_length,
+            "max_running": self.max_running,
+            "version": self.version,
+        }
+
+
+def read_abilities(info: Mapping[str, Any]) -> Abilities:
+    """From the body of `/server_info`, of SGLang or of the embedded engine.
+
+    ValueError when the server speculates in a way that no plan can name.
+    """
+    states = info.get("internal_states")
+    state = states[0] if isinstance(states, list) and states and isinstance(states[0], Mapping) else {}
+    own = info.get("outrider")
+    if isinstance(own, Mapping):
+        return _embedded(info, own)
+    plugin = _plugin(state)
+    drafters, can_be_off = _speculation(info, plugin or ())
+    return Abilities(
+        drafters=drafters,
+        can_be_off=can_be_off,
+        surfaces=_surfaces(info, plugin or (), is_speculating=bool(drafters)),
+        plugin=plugin,
+        counts_proposed="steps" not in (plugin or ()) and info.get("speculative_adaptive") is not True,
+        top_k=_count(info, "speculative_eagle_topk"),
+        num_draft_tokens=_count(info, "speculative_num_draft_tokens"),
+        attention_backend=_text(info, "attention_backend"),
+        context_length=_count(info, "context_length") or _count(info, "max_req_input_len"),
+        max_running=_count(state, "effective_max_running_requests_per_dp") or _count(info, "max_running_requests"),
+        version=_text(info, "version"),
+        device=_text(info, "device"),
+        served=_served(info),
+    )
+
+
+def _served(info: Mapping[str, Any]) -> frozenset[str]:
+    """SGLang refuses what was not switched on."""
+    switches = {"logit_processor": "enable_custom_logit_processor", "lora": "enable_lora"}
+    return SURFACES - {surface for surface, switch in switches.items() if info.get(switch) is False}
+
+
+def _embedded(info: Mapping[str, Any], own: Mapping[str, Any]) -> Abilities:
+    max_k = _count(own, "max_k")
+    if max_k is None:
+        raise ValueError("its /server_info has no outrider.max_k")
+    names = [name for name in own.get("drafters", ()) if name in DRAFTERS]
+    exact = SURFACES.intersection(own.get("exact_surfaces", ()))
+    return Abilities(
+        drafters={name: KRange(1, min(max_k, MAX_K)) for name in names},
+        surfaces=exact,
+        context_length=_count(info, "context_length"),
+        max_running=_count(info, "max_running_requests"),
+        version=_text(info, "version"),
+        served=SURFACES - (_NOT_OURS - exact),
+        is_embedded=True,
+        cost=_cost(own.get("cost")),
+    )
+
+
+def _cost(table: object) -> CostTable | None:
+    """ValueError when it is no table."""
+    return None if table is None else CostTable.model_validate(table)
+
+
+def _plugin(state: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """SGLang swallows a plugin's errors: only what the plugin itself reports as active counts."""
+    report = state.get("outrider")
+    active = report.get("active") if isinstance(report, Mapping) else None
+    return tuple(name for name in active if isinstance(name, str)) if isinstance(active, list) else None
+
+
+def _speculation(info: Mapping[str, Any], plugin: tuple[str, ...]) -> tuple[Mapping[str, KRange], bool]:
+    """Drafters with their k, and whether the lane can leave speculation out."""
+    algorithm = info.get("speculative_algorithm")
+    if algorithm is None:
+        return {}, True
+    drafter = _DRAFTERS.get(str(algorithm))
+    if drafter is None:
+        raise ValueError(f"it speculates by {algorithm}, which no plan can name")
+    num_tokens, num_steps = _count(info, "speculative_num_draft_tokens"), _count(info, "speculative_num_steps")
+    k = None if num_tokens is None else num_tokens - 1
+    if drafter != "ngram":
+        k = num_steps
+    if k is None or not 1 <= k <= MAX_K:
+        raise ValueError(f"it speculates with k={k}, and plans go from 1 to {MAX_K}")
+    has_caps = "k" in plugin
+    return {drafter: KRange(1 if has_caps else k, k)}, has_caps
+
+
+def _surfaces(info: Mapping[str, Any], plugin: tuple[str, ...], *, is_speculating: bool) -> frozenset[str]:
+    found: set[str] = set(_ALWAYS_EXACT)
+    if "seeds" in plugin or info.get("enable_deterministic_inference") is True:
+        found.add("seed")
+    if not is_speculating:
+        found |= {"temperature", "top_k_top_p", "min_p", "penalties"}
+        if info.get("enable_custom_logit_processor") is True:
+            found.add("logit_processor")
+        return frozenset(found)
+    thresholds = [info.get(f"speculative_accept_threshold_{name}", 1.0) for name in ("single", "acc")]
+    is_lossless = all(isinstance(value, int | float) and value >= 1 for value in thresholds)
+    if is_lossless and ("sampling" in plugin or info.get("device") not in _ARGMAX_DEVICES):
+        found.add("temperature")
+        if "min_p" in plugin:
+            found |= {"min_p", "top_k_top_p"}
+    return frozenset(found)
+
+
+def _count(info: Mapping[str, Any], key: str) -> int | None:
+    value = info.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _text(info: Mapping[str, Any], key: str) -> str | None:
+    value = info.get(key)
+    return value if isinstance(value, str) else None
+
+
+def disagreements(profile: SGLangSection | UrlSection, found: Abilities) -> tuple[str, ...]:
+    """What the profile says and the server does not, in sentences; the server's word counts."""
+    said = profile.speculation
+    differences = [] if said is None else _speculation_differs(said, found)
+    if isinstance(profile, SGLangSection):
+        pairs = (
+            ("attention_backend", profile.attention_backend, found.attention_backend),
+            ("context_length", profile.context_length, found.context_length),
+            ("max_running", profile.max_running, found.max_running),
+        )
+        differences += [(key, want, has) for key, want, has in pairs if None not in (want, has)]
+    return tuple(f"{key}: the profile says {want}, the server {has}" for key, want, has in differences if want != has)
+
+
+def _speculation_differs(said: SpeculationSection, found: Abilities) -> list[tuple[str, object, object]]:
+    drafter = next(iter(found.drafters), OFF)
+    differences: list[tuple[str, object, object]] = [("speculation.drafter", said.drafter, drafter)]
+    if said.drafter == drafter != OFF:
+        differences.append(("speculation.k", said.num_steps, found.drafters[drafter].max))
+        if found.num_draft_tokens is not None:
+            differences.append(("speculation.draft_tokens", said.num_verified, found.num_draft_tokens))
+        if found.top_k is not None:
+            differences.append(("speculation.top_k", said.top_k, found.top_k))
+    return differences
+
+
+def lane_ability(name: str, able: Abilities) -> LaneAbility:
+    """What decisions need of it. Lanes of one make share the objects by which decisions remember them."""
+    makes = tuple((drafter, ks.min, ks.max) for drafter, ks in able.drafters.items())
+    is_slow = able.is_embedded or able.device in _ARGMAX_DEVICES
+    return LaneAbility(
+        name,
+        _drafters(makes, is_embedded=able.is_embedded),
+        has_plain=able.can_be_off,
+        surfaces=able.served,
+        exact=able.surfaces,
+        max_running=able.max_running or _USUAL_RUNNING,
+        cost=able.cost or (SMALL_CPU if is_slow else _ACCELERATOR),
+    )
+
+
+@lru_cache(maxsize=256)
+def _drafters(makes: tuple[tuple[str, int, int], ...], *, is_embedded: bool) -> tuple[DrafterAbility, ...]:
+    """An engine of ours draws the drafts of models; SGLang takes the likeliest, and keeps n-grams of all texts in one
+    store."""
+    return tuple(
+        DrafterAbility(
+            drafter,
+            tuple(range(least, most + 1)),
+            is_sampled=is_embedded and drafter in _DRAWN,
+            is_shared=not is_embedded and drafter == "ngram",
+        )
+        for drafter, least, most in makes
+    )

@@ -1,0 +1,132 @@
+"""What starts a lane: the command line and the environment, made from its profile. Starts nothing itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outrider.errors import SetupError
+from outrider.profiles import LaneSection, ParallelSection, SGLangSection, SpeculationSection
+from outrider.runtimes import guard, sglang_env
+
+HOST = "127.0.0.1"
+#: How long a lane may take to end by itself before it is killed.
+STOP_GRACE_S = 5.0
+
+_ALGORITHMS = {"ngram": "NGRAM", "eagle2": "EAGLE", "eagle3": "EAGLE3", "draft_model": "STANDALONE"}
+
+#: Turns a model's name into what the server can load: the folder of a pulled model, or the name as it is.
+Locate = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A process to start."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] | None = None
+    """All variables; None inherits ours."""
+    added: Mapping[str, str] = field(default_factory=dict)
+    """Those of `environment` that are not ours, for people."""
+
+
+def engine_launch(section: LaneSection, port: int) -> Launch:
+    """An embedded engine, which ends with its standard input."""
+    command = [sys.executable, "-m", "outrider", "engine", "--model", section.model]
+    command += ["--host", HOST, "--port", str(port), "--max-running", str(section.max_running)]
+    command += ["--max-total-tokens", str(section.max_total_tokens), "--exit-with-stdin"]
+    command += _given({
+        "--draft-model": section.draft_model,
+        "--layer-skip": section.layer_skip,
+        "--context-length": section.context_length,
+        "--num-threads": section.num_threads,
+        "--served-model-name": section.served_model_name,
+    })  # fmt: skip
+    return Launch(tuple(command))
+
+
+def sglang_launch(section: SGLangSection, port: int, locate: Locate, inherited: Mapping[str, str]) -> Launch:
+    """A SGLang server under a guard that lets no process of it outlive us. SetupError without an interpreter."""
+    command = [str(_python(section)), "-m", "sglang.launch_server", *server_arguments(section, port, locate)]
+    environment = dict(inherited)
+    if section.device == "cpu":
+        environment = sglang_env.cpu_variables(inherited)
+    if section.gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, section.gpus))
+    added = {name: value for name, value in environment.items() if inherited.get(name) != value}
+    return Launch(guard.guarded(command, STOP_GRACE_S), environment, added)
+
+
+def server_arguments(section: SGLangSection, port: int, locate: Locate, *, rank: int = 0) -> list[str]:
+    """What follows `python -m sglang.launch_server`, on the machine of that rank."""
+    is_cpu = section.device == "cpu"
+    arguments = ["--model-path", locate(section.model), "--served-model-name", served_name(section)]
+    arguments += ["--host", HOST, "--port", str(port), "--device", section.device]
+    arguments += ["--attention-backend", section.attention_backend or _backend(section)]
+    arguments += ["--max-running-requests", str(section.max_running), "--enable-metrics", "--enable-cache-report"]
+    arguments += _given({
+        "--dtype": section.dtype or ("float32" if is_cpu else None),
+        "--max-total-tokens": section.max_total_tokens,
+        "--context-length": section.context_length,
+    })  # fmt: skip
+    if is_cpu:
+        # Idle processes of SGLang spin otherwise; CUDA graphs are for CUDA; warming up takes longer than it saves.
+        arguments += ["--sleep-on-idle", "--disable-cuda-graph", "--skip-server-warmup"]
+    if _has_no_prefixes(section):
+        arguments.append("--disable-radix-cache")
+    return [
+        *arguments,
+        *_speculation(section.speculation, locate),
+        *_parallel(section.parallel, rank),
+        *section.flags,
+    ]
+
+
+def served_name(section: SGLangSection) -> str:
+    return section.served_model_name or Path(section.model).name
+
+
+def _backend(section: SGLangSection) -> str:
+    return sglang_env.ATTENTION_BACKEND if section.device == "cpu" else "flashinfer"
+
+
+def _has_no_prefixes(section: SGLangSection) -> bool:
+    if section.radix_cache is None:
+        return section.speculation.drafter == "ngram"
+    return not section.radix_cache
+
+
+def _speculation(how: SpeculationSection, locate: Locate) -> list[str]:
+    if how.drafter == "off":
+        return []
+    arguments = ["--speculative-algorithm", _ALGORITHMS[how.drafter]]
+    arguments += ["--speculative-num-draft-tokens", str(how.num_verified)]
+    if how.drafter == "ngram":
+        return [*arguments, "--speculative-ngram-max-bfs-breadth", str(how.top_k)]
+    if how.draft is not None:
+        arguments += ["--speculative-draft-model-path", locate(how.draft)]
+    return [*arguments, "--speculative-num-steps", str(how.num_steps), "--speculative-eagle-topk", str(how.top_k)]
+
+
+def _parallel(how: ParallelSection, rank: int) -> list[str]:
+    sizes = {"--tp-size": how.tensor, "--pp-size": how.pipeline, "--dp-size": how.data}
+    arguments = _given({flag: size for flag, size in sizes.items() if size > 1})
+    if how.address is not None:
+        arguments += ["--nnodes", str(how.nodes), "--node-rank", str(rank), "--dist-init-addr", how.address]
+    return arguments
+
+
+def _python(section: SGLangSection) -> Path:
+    """The interpreter that has SGLang. SetupError when it is not there."""
+    if section.python is not None:
+        if not section.python.is_file():
+            raise SetupError(f"lane {section.name}: there is no interpreter {section.python}")
+        return section.python
+    return sglang_env.python() if section.device == "cpu" else Path(sys.executable)
+
+
+def _given(options: Mapping[str, object]) -> list[str]:
+    """Flags with their values, those without one left out."""
+    return [part for flag, value in options.items() if value is not None for part in (flag, str(value))]

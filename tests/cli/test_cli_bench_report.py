@@ -1,0 +1,102 @@
+"""Rows and tables of what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from bench_samples import sample
+
+from outrider.cli.bench.measure import BatchSample, Results
+from outrider.cli.bench.report import agreement_rows, as_table, batch_rows, drafter_rows, group_rows, parts, shown
+from outrider.cli.bench.samples import SETTING_OFF, Samples, Setting
+from outrider.engine.anatomy import Anatomy
+
+
+def test_a_table_has_every_column_that_some_row_has() -> None:
+    """In the order of their first appearance; what a row lacks is a dash."""
+    table = as_table("title", [{"a": 1.234, "b": True}, {"b": False, "c": "x"}])
+    assert [column.header for column in table.columns] == ["a", "b", "c"]
+    assert [list(column.cells) for column in table.columns] == [["1.23", "-"], ["yes", "no"], ["-", "x"]]
+    assert [shown(None), shown(0.0123)] == ["-", "0.0123"]
+
+
+def test_drafters_are_listed_by_k_with_the_best_marked() -> None:
+    """A text that differs from off in one token is not the same text."""
+    other = replace(sample("suffix", 3, histogram=(4, 8)), token_ids=(*range(20), 99))
+    rows = drafter_rows(
+        Samples(
+            [
+                sample("off"), sample("hf"), sample("ngram", 3, tokens_per_s=15.0, histogram=(5, 5, 2)),
+                sample("ngram", 6, tokens_per_s=12.0), other,
+            ]
+        )
+    )  # fmt: skip
+    assert [(row["drafter"], row["k"], row["best"], row["same text"]) for row in rows] == [
+        ("ngram", 3, True, True),
+        ("ngram", 6, False, True),
+        ("suffix", 3, True, False),
+    ]
+    assert rows[0]["accept length"] == pytest.approx(1 + 9 / 12)
+    assert rows[0]["/ off"] == pytest.approx(1.5)
+    assert rows[1]["accept length"] is None
+
+
+def test_groups_show_each_arm_at_its_best_k() -> None:
+    """Medians per group, and over all answers; an arm that a group was not given is a dash."""
+    rows = group_rows(
+        Samples([sample("off"), sample("off", group="rag", tokens_per_s=30.0, case="two"), sample("ngram", 3)])
+    )
+    assert [(row["group"], row["prompts"]) for row in rows] == [("quote", 1), ("rag", 1), ("all", 2)]
+    assert [row["off"] for row in rows] == pytest.approx([10.0, 30.0, 20.0])
+    assert rows[1]["ngram k=3"] is None
+    assert [(row["best"], row["best / off"]) for row in rows] == [
+        ("ngram k=3", pytest.approx(1.0)), ("-", None), ("ngram k=3", pytest.approx(1.0)),
+    ]  # fmt: skip
+
+
+def test_agreement_says_where_texts_part() -> None:
+    """A beginning of our text agrees with it; the median is over those that differ."""
+    theirs = [
+        sample("hf", num_tokens=5),
+        replace(sample("hf", case="two"), token_ids=(0, 1, 2, 77)),
+    ]
+    (row,) = agreement_rows(Samples([sample("off"), sample("off", case="two"), *theirs]))
+    assert (row["answers"], row["identical"], row["median tokens until the first difference"]) == (2, 1, 3)
+
+
+def test_batches_are_medians_held_against_one_request() -> None:
+    """One row per size, a pair of columns per setting."""
+    drafted = Setting("ngram", 3)
+    speeds = {(SETTING_OFF, 1): (9.0, 10.0, 50.0), (SETTING_OFF, 8): (40.0,), (drafted, 1): (20.0,)}
+    rows = batch_rows([BatchSample(*key, speed) for key, found in speeds.items() for speed in found])
+    assert rows == [
+        {"batch": 1, "off tok/s": 10.0, "off / batch 1": 1.0, "ngram k=3 tok/s": 20.0, "ngram k=3 / batch 1": 1.0},
+        {"batch": 8, "off tok/s": 40.0, "off / batch 1": 4.0},
+    ]
+
+
+def test_an_interrupted_run_shows_what_it_has() -> None:
+    """Tables of what was not measured are left out; the aims stand and say so."""
+    step = Anatomy(0.025, 0.021, 0.004, 0.15, [("mm", 0.01)])
+    tables = parts(Results(read_s=0.01, anatomy=step))
+    assert [len(rows) for rows in tables.values()][:2] == [1, 1]
+    assert list(tables) == [
+        "a step without speculation", "its operators, milliseconds a step under the profiler", "aims",
+    ]  # fmt: skip
+    results = [row["result"] for row in tables["aims"]]
+    assert (results[0], results[1], results[-1]) == ("missed", "not measured", "met")
+
+
+def test_the_policys_table_pools_prompts_by_the_median_of_their_rounds() -> None:
+    """A slow round among three does not count; texts are compared round by round."""
+    measured = []
+    for number, speed in enumerate((10.0, 10.0, 1.0)):
+        measured.append(replace(sample("off", tokens_per_s=speed), round=number))
+        ran = sample("policy", tokens_per_s=2 * speed, histogram=(10, 5))
+        measured.append(replace(ran, round=number, drafter="ngram", k=5))
+    (rows,) = parts(Results(measured)).values()
+    assert [row["task"] for row in rows] == ["quote", "all"]
+    assert (rows[0]["off tok/s"], rows[0]["policy tok/s"]) == (pytest.approx(10.0), pytest.approx(20.0))
+    assert (rows[0]["policy/off"], rows[0]["off/hf"]) == (pytest.approx(2.0), None)
+    assert (rows[0]["drafter"], rows[0]["k"], rows[0]["same text"]) == ("ngram", "5", True)

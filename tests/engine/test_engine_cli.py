@@ -1,0 +1,54 @@
+"""`outrider profile`: stores what the engine reads at its start, and shows it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from random_llama import write_random_llama
+from typer.testing import CliRunner
+
+from outrider.cli.main import app
+from outrider.engine.drafters.layer_skip import read_layer_set
+from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.profile import layers_for, read_table, table_path
+
+PROMPTS = """
+version: 1
+prompts:
+  - {name: a, task: chat, temperature: 0, max_tokens: 8, text: ABCABCABC}
+  - {name: b, task: chat, temperature: 0, max_tokens: 8, text: XYZXYZ}
+"""
+
+
+def profile(*options: str) -> str:
+    done = CliRunner().invoke(app, ["profile", *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_profile_is_stored_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table and layer set lie where the engine looks; the search can be left out, and then the set stays."""
+    monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path / "cache"))
+    folder, prompts = tmp_path / "model", tmp_path / "prompts.yaml"
+    write_random_llama(folder, num_layers=4)
+    prompts.write_text(PROMPTS)
+    assert layers_for(folder, tmp_path / "cache") is None
+    shown = profile("--model", str(folder), "--prompts", str(prompts))
+    table = read_table(table_path(folder, tmp_path / "cache"))
+    path = layers_for(folder, tmp_path / "cache")
+    assert table is not None and path is not None
+    layers = read_layer_set(path, 4)
+    assert layers.key == table.key and layers.worth is not None and len(layers.trials) == 2
+    for name in ("ngram", "suffix", "prediction", "layer_skip"):
+        assert re.search(rf"^{name} +first draft token +[\d.]+ ms, each further", shown, re.MULTILINE), shown
+    assert shown.count("ms of a round") == len(table.contexts) and "⠤" in shown and "\x1b" not in shown
+    assert f"{layers.worth.speedup:.2f} times the speed of none" in shown
+    assert ("does not pay here" in shown) == (layers.worth.speedup < 1)
+
+    again = profile("--model", str(folder), "--no-layer-search")
+    assert "times the speed" not in again and read_layer_set(path, 4) == layers
+    assert layers_for(folder, tmp_path / "cache", prompts) == prompts
+    engine = Engine(folder, EngineLimits(max_total_tokens=512))
+    assert "`outrider profile`" in (engine.drafters.warning("layer_skip") or "")

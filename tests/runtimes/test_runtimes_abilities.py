@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import pytest
+
+from outrider.core import SMALL_CPU, SURFACES, DrafterAbility
+from outrider.cost import VERSION, CostTable
+from outrider.profiles import SGLangSection, UrlSection
+from outrider.runtimes.abilities import Abilities, KRange, disagreements, lane_ability, read_abilities
+
+#: What SGLang 0.5.23 said on a CPU, cut to what matters here.
+PLAIN = {
+    "context_length": None, "max_running_requests": 8, "device": "cpu", "attention_backend": "torch_native",
+    "speculative_algorithm": None, "speculative_num_steps": None, "speculative_eagle_topk": None,
+    "speculative_num_draft_tokens": None, "speculative_accept_threshold_single": 1.0,
+    "speculative_accept_threshold_acc": 1.0, "enable_deterministic_inference": False,
+    "enable_custom_logit_processor": False, "max_req_input_len": 4090, "version": "0.5.23",
+    "internal_states": [{"effective_max_running_requests_per_dp": 6}],
+}  # fmt: skip
+NGRAM = PLAIN | {
+    "speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 8, "speculative_eagle_topk": 4,
+}  # fmt: skip
+EAGLE = PLAIN | {
+    "speculative_algorithm": "EAGLE3", "speculative_num_draft_tokens": 8, "speculative_eagle_topk": 4,
+    "speculative_num_steps": 3, "device": "cuda", "attention_backend": "flashinfer",
+}  # fmt: skip
+ALL_BUT_PROCESSOR_AND_SEED = SURFACES - {"logit_processor", "seed"}
+#: What needs no care in verification.
+EASY = {"grammar", "images", "logit_bias", "logprobs", "lora"}
+
+
+def with_plugin(info, *active):
+    return info | {"internal_states": [{"outrider": {"version": "1", "active": list(active), "missing": {}}}]}
+
+
+def test_a_plain_server_decodes_and_honours_its_own_sampling():
+    """No drafter; a seed and a logit processor only where they were switched on."""
+    found = read_abilities(PLAIN)
+    assert (found.drafters, found.can_be_off, found.plugin) == ({}, True, None)
+    assert found.surfaces == ALL_BUT_PROCESSOR_AND_SEED
+    assert (found.max_running, found.context_length, found.version) == (6, 4090, "0.5.23")
+    more = read_abilities(PLAIN | {"enable_deterministic_inference": True, "enable_custom_logit_processor": True})
+    assert more.surfaces == SURFACES
+
+
+def test_a_stock_server_that_speculates_has_one_k_and_cannot_stop():
+    """On CUDA it samples by temperature; min_p, penalties and both cuts together it does not honour exactly."""
+    found = read_abilities(EAGLE)
+    assert (found.drafters, found.can_be_off) == ({"eagle3": KRange(3, 3)}, False)
+    assert found.surfaces == EASY | {"temperature"}
+    assert read_abilities(EAGLE | {"speculative_accept_threshold_acc": 0.9}).surfaces == EASY
+
+
+def test_a_stock_server_on_a_cpu_only_takes_the_argmax():
+    """Of n-grams as many may be accepted as are verified beside the last token."""
+    found = read_abilities(NGRAM)
+    assert (found.drafters, found.surfaces) == ({"ngram": KRange(7, 7)}, EASY)
+
+
+def test_the_plugin_makes_a_lane_obedient_and_exact():
+    """Only what it reports as active counts."""
+    found = read_abilities(with_plugin(NGRAM, "k", "sampling", "min_p", "seeds"))
+    assert (found.drafters, found.can_be_off) == ({"ngram": KRange(1, 7)}, True)
+    assert found.surfaces == EASY | {"temperature", "top_k_top_p", "min_p", "seed"}
+    assert found.plugin == ("k", "sampling", "min_p", "seeds")
+    assert read_abilities(with_plugin(NGRAM)) == Abilities(
+        {"ngram": KRange(7, 7)},
+        False,
+        frozenset(EASY),
+        (),
+        True,
+        4,
+        8,
+        "torch_native",
+        4090,
+        8,
+        "0.5.23",
+        "cpu",
+        SURFACES - {"logit_processor"},
+    )
+    assert not read_abilities(with_plugin(EAGLE, "k", "steps")).counts_proposed
+    assert not read_abilities(EAGLE | {"speculative_adaptive": True}).counts_proposed
+    assert read_abilities(with_plugin(PLAIN, "seeds")).surfaces == ALL_BUT_PROCESSOR_AND_SEED | {"seed"}
+
+
+def test_the_embedded_engine_says_it_in_one_object():
+    """Its drafters, the largest k, and what it samples exactly."""
+    own = {"drafters": ["ngram", "suffix", "unheard-of"], "max_k": 16, "exact_surfaces": ["min_p", "unheard-of"]}
+    found = read_abilities({"outrider": own, "speculative_algorithm": None})
+    assert found.drafters == {"ngram": KRange(1, 16), "suffix": KRange(1, 16)}
+    assert (found.can_be_off, found.surfaces) == (True, {"min_p"})
+    with pytest.raises(ValueError, match="max_k"):
+        read_abilities({"outrider": {}})
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        (NGRAM | {"speculative_algorithm": "DFLASH"}, "DFLASH"),
+        (NGRAM | {"speculative_num_draft_tokens": 64}, "k=63"),
+        (NGRAM | {"speculative_num_draft_tokens": None}, "k=None"),
+    ],
+)
+def test_speculation_that_no_plan_can_name_is_an_error(info, message):
+    """The lane must not be used as if it did something else."""
+    with pytest.raises(ValueError, match=message):
+        read_abilities(info)
+
+
+@pytest.mark.parametrize("info", [{}, {"internal_states": []}, {"internal_states": [3]}, {"internal_states": "x"}])
+def test_an_empty_answer_is_a_plain_server(info):
+    """Nothing in it is taken on trust."""
+    assert read_abilities(info).drafters == {}
+
+
+def test_a_profile_that_disagrees_is_reported_key_by_key():
+    """The server's word is in every sentence."""
+    profile = SGLangSection(
+        name="a", kind="sglang", attention_backend="triton", max_running=48,
+        speculation={"drafter": "eagle3", "k": 5, "top_k": 8, "draft_tokens": 32, "draft": "d"},
+    )  # fmt: skip
+    assert disagreements(profile, read_abilities(EAGLE)) == (
+        "speculation.k: the profile says 5, the server 3",
+        "speculation.draft_tokens: the profile says 32, the server 8",
+        "speculation.top_k: the profile says 8, the server 4",
+        "attention_backend: the profile says triton, the server flashinfer",
+        "max_running: the profile says 48, the server 6",
+    )
+    assert disagreements(profile, read_abilities(PLAIN | {"attention_backend": "triton"}))[0] == (
+        "speculation.drafter: the profile says eagle3, the server off"
+    )
+
+
+def test_a_profile_that_says_nothing_cannot_disagree():
+    """A URL is believed to be anything."""
+    profile = UrlSection(name="a", kind="url", urls=["http://x"])
+    assert disagreements(profile, read_abilities(EAGLE)) == ()
+
+
+def test_decisions_get_what_the_lane_says():
+    """K one by one, its own limits, and costs of the kind of machine that it is on."""
+    stock = lane_ability("stock", read_abilities(NGRAM))
+    assert (stock.name, stock.has_plain, stock.max_running, stock.cost) == ("stock", False, 6, SMALL_CPU)
+    assert stock.drafters == (DrafterAbility("ngram", (7,), is_shared=True),)
+    assert "temperature" not in stock.exact and "grammar" in stock.exact
+    gpu = lane_ability("gpu", read_abilities(EAGLE))
+    assert gpu.cost.knee > SMALL_CPU.knee and not gpu.drafters[0].is_sampled
+    assert lane_ability("twin", read_abilities(EAGLE)).drafters is gpu.drafters
+    own = {"drafters": ["ngram", "draft_model"], "max_k": 3, "exact_surfaces": ["temperature"]}
+    ours = lane_ability("ours", read_abilities({"outrider": own}))
+    assert ours.drafters == (DrafterAbility("ngram", (1, 2, 3)), DrafterAbility("draft_model", (1, 2, 3), True))
+    assert ours.has_plain and ours.exact == {"temperature"}
+
+
+def test_what_is_not_served_is_known():
+    """An engine of ours takes text only, and SGLang what was switched on; what is unknown is left to the lane."""
+    ours = read_abilities({"outrider": {"drafters": [], "max_k": 4}})
+    assert SURFACES - ours.served == {"lora", "images", "logit_processor"}
+    assert SURFACES - read_abilities(PLAIN | {"enable_lora": False}).served == {"lora", "logit_processor"}
+    assert read_abilities({}).served == SURFACES
+
+
+def test_a_lanes_own_cost_table_is_taken():
+    """And one that is no table makes the lane unusable rather than wrong."""
+    table = CostTable(
+        version=VERSION, key={}, num_sequences=(1,), widths=(1,), contexts=(1,), round_s=(((0.5,),),), draft_s={},
+        bytes_per_token=1, weight_bytes=1, read_s=0.1,
+    )  # fmt: skip
+    own = {"drafters": [], "max_k": 4, "cost": table.model_dump(mode="json")}
+    assert lane_ability("a", read_abilities({"outrider": own})).cost == table
+    with pytest.raises(ValueError, match="round_s"):
+        read_abilities({"outrider": own | {"cost": {"version": 1}}})

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from gateway.world import eventually
+from outrider.core import LaneState
+from outrider.profiles import UrlSection
+from outrider.runtimes.client import LaneClient
+from outrider.runtimes.pool import Pool
+from outrider.runtimes.roll import Roll, addresses_of
+from outrider.runtimes.scripted import ScriptedLane
+from outrider.telemetry.metrics import Metrics
+
+
+@asynccontextmanager
+async def rolled(section, **options):
+    pool = Pool([])
+    async with LaneClient(Metrics()) as client:
+        task = asyncio.create_task(Roll(section, pool, client, **options).run())
+        yield pool
+        task.cancel()
+        await asyncio.wait([task])
+        assert pool.lanes == ()
+
+
+def names(pool):
+    return [lane.name for lane in pool.lanes]
+
+
+async def test_each_url_is_a_lane():
+    """A single one has the profile's name; all become ready by themselves."""
+    async with ScriptedLane() as a, ScriptedLane() as b:
+        async with rolled(UrlSection(name="x", kind="url", urls=[a.url + "/"])) as pool:
+            await eventually(lambda: pool.is_ready)
+            assert names(pool) == ["x"]
+        async with rolled(UrlSection(name="x", kind="url", urls=[a.url, b.url])) as pool:
+            await eventually(lambda: len(pool.lanes) == 2 and all(lane.is_ready for lane in pool.lanes))
+            assert names(pool) == [f"x@127.0.0.1:{a.port}", f"x@127.0.0.1:{b.port}"]
+
+
+async def test_addresses_come_and_go():
+    """A name is resolved again and again: new addresses are added, lost ones removed, an outage changes nothing."""
+    answers = [["127.0.0.1"], ["127.0.0.1", "::1"], OSError("no such name"), ["::1"]]
+
+    async def resolver(host, port):
+        assert host == "lanes.internal"
+        answer = answers[0]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    section = UrlSection(name="x", kind="url", urls=["http://lanes.internal:9"], resolve=True, refresh_s=0.01)
+    async with rolled(section, resolver=resolver) as pool:
+        await eventually(lambda: names(pool) == ["x@127.0.0.1:9"])
+        first = pool.lanes[0]
+        answers.pop(0)
+        await eventually(lambda: names(pool) == ["x@127.0.0.1:9", "x@[::1]:9"])
+        answers.pop(0)
+        await asyncio.sleep(0.05)
+        assert pool.lanes[0] is first and len(pool.lanes) == 2
+        answers.pop(0)
+        await eventually(lambda: names(pool) == ["x@[::1]:9"])
+        assert first.state is LaneState.STOPPED
+
+
+async def test_the_systems_resolver_gives_addresses():
+    """Each once, whatever the order."""
+    assert "127.0.0.1" in await addresses_of("127.0.0.1", 80)

@@ -1,0 +1,62 @@
+"""Features go in as a whole or not at all, and what is missing is said."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+from outrider.sglang_plugin.hooks import Feature, Hook, Installed
+
+
+def fine(*args: object) -> None:
+    """A hook's function."""
+
+
+@pytest.mark.parametrize(
+    ("hook", "named"),
+    [
+        (Hook("json.nowhere.dumps", "after", fine), "json.nowhere.dumps is not there"),
+        (Hook("json.moved", "after", fine), "json.moved is not there"),
+        (Hook("json.dumps", "after", fine, ("obj", "renamed")), "json.dumps takes no renamed"),
+        (Hook("json.__doc__", "replace", fine), "json.__doc__ is not a function"),
+        (Hook("json.JSONEncoder", "exists", None, ("skipkeys", "width")), "json.JSONEncoder takes no width"),
+    ],
+)
+def test_a_target_that_moved_is_named(hook: Hook, named: str) -> None:
+    """Before anything is put in."""
+    assert named in (hook.problem() or "")
+
+
+def test_what_is_as_expected_is_no_problem() -> None:
+    """Functions, methods and classes with the parameters that are used, and names of modules."""
+    assert Hook("json.dumps", "before", fine, ("obj", "cls")).problem() is None
+    assert Hook("json.JSONEncoder.encode", "after", fine, ("o",)).problem() is None
+    assert Hook("json.JSONEncoder", "exists", None, ("indent",)).problem() is None
+    assert Hook("json.__doc__", "assign", fine).problem() is None
+
+
+def test_a_feature_goes_in_whole_or_not_at_all(caplog: pytest.LogCaptureFixture) -> None:
+    """One bad hook keeps the good ones of its feature out, and what is not really there is not reported."""
+    place = types.SimpleNamespace(first=None, second=None)
+    name = "a_module_of_this_test"
+    sys.modules[name] = place  # type: ignore[assignment]
+    try:
+        installed = Installed()
+        hooks = (Hook(f"{name}.first", "assign", fine), Hook(f"{name}.gone", "assign", fine))
+        half = Feature(("half", "also"), hooks)
+        whole = Feature(("whole",), (Hook(f"{name}.second", "assign", fine),))
+        idle = Feature(("idle",), (), unused=lambda: "nothing to do")
+        installed.install([half, whole, idle])
+        report = installed.report()
+        place.second = None
+        assert installed.report()["active"] == []
+    finally:
+        del sys.modules[name]
+    assert place.first is None
+    assert report["active"] == ["whole"]
+    assert set(report["missing"]) == {"half", "also", "idle"}
+    assert "gone is not there" in report["missing"]["half"]
+    assert report["missing"]["idle"] == "nothing to do"
+    assert "half, also" in caplog.text
