@@ -141,6 +141,14 @@ def test_priority_limit_and_tenant() -> None:
     assert (odd_one.priority, odd_one.max_tokens, odd_one.tenant) == (0, None, None)
 
 
+def test_a_keys_tenant_and_priority_count_where_the_body_has_none() -> None:
+    """The body's own word stands above them."""
+    found = extract_features({"prompt": "x"}, Hints(), "team", "bulk")
+    assert (found.tenant, found.priority) == ("team", -1)
+    found = extract_features({"prompt": "x", "cache_salt": "s", "priority": 2}, Hints(), "team", "bulk")
+    assert (found.tenant, found.priority) == ("s", 2)
+
+
 odd = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from policy_world import EMBEDDED, lane, toy_cost
+from policy_world import EMBEDDED, decide, features, lane, only, toy_cost
 
 from outrider.core import LaneAbility, LaneLoad, LaneView
 from outrider.cost import ClosedCost, CostTable
@@ -28,18 +28,25 @@ TABLE = CostTable.model_validate(
 
 
 @pytest.mark.parametrize(
-    ("load", "expected"),
+    ("num", "limit", "expected"),
     [
-        (None, Occupancy(16, 0, False)),
-        (LaneLoad(3, 0, 16, 90.0), Occupancy(4, 0, True)),
-        (LaneLoad(3, 0, 16, 89.9), Occupancy(16, 0, False)),
-        (LaneLoad(16, 5, 16, 100.0), Occupancy(16, 6, True)),
-        (LaneLoad(6, 0, 4, 100.0), Occupancy(4, 3, True)),
+        (-1, 0, Occupancy(16, 0, False)),
+        (3, 16, Occupancy(4, 0, True)),
+        (3, 0, Occupancy(4, 0, True)),
+        (21, 16, Occupancy(16, 6, True)),
+        (6, 4, Occupancy(4, 3, True)),
     ],
 )
-def test_unknown_and_stale_loads_count_as_full(load: LaneLoad | None, expected: Occupancy) -> None:
+def test_unknown_load_counts_as_full(num: int, limit: int, expected: Occupancy) -> None:
     """This request counts; what exceeds the running limit waits."""
-    assert occupancy(LaneView(EMBEDDED, load), 100.0, 10.0) == expected
+    assert occupancy(EMBEDDED, num, limit) == expected
+
+
+@pytest.mark.parametrize(("read_at_s", "is_known"), [(90.0, True), (89.9, False)])
+def test_a_stale_load_is_unknown(read_at_s: float, is_known: bool) -> None:
+    """From the workload's limit on, 10 s unless it says otherwise."""
+    found = decide(only(), features(), LaneView(EMBEDDED, LaneLoad(3, 0, 16, read_at_s)))
+    assert found.option.seen == Occupancy(4 if is_known else 16, 0, is_known)
 
 
 @pytest.mark.parametrize(("num", "batch"), [(1, 1), (4, 4), (5, 6), (9, 12), (48, 48), (130, 192), (1000, 1000)])

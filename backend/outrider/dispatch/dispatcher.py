@@ -102,10 +102,11 @@ class Dispatcher:
         began_s = time.monotonic()
         # Where loads are unknown or equal, the first of equals is taken: the one with the fewest requests of ours.
         lanes = sorted(self._pool.ready(model), key=_NUM_IN_FLIGHT)
-        features = extract_features(call.body, call.hints)
+        tenant = None if call.key is None else call.claim.tenant
+        features = extract_features(call.body, call.hints, tenant, call.claim.priority)
         views = [LaneView(lane.ability, lane.load()) for lane in lanes]
-        headers = {name.lower(): value for name, value in call.headers.items()}
-        decision = self.policies.decide(features, call.hints, views, began_s, Origin(call.model, headers))
+        origin = Origin(call.model, call.client_headers)
+        decision = self.policies.decide(features, call.hints, views, began_s, origin)
         outcome.phases["plan"] = time.monotonic() - began_s
         outcome.workload, outcome.num_prompt_tokens = decision.workload, features.num_prompt_tokens
         plan = decision.plan

@@ -97,6 +97,7 @@ class Routes:
             num_choices=fields.num_choices,
             arrived_at_s=arrived_at_s,
             headers=forwarded | {"x-request-id": request[REQUEST_ID]},
+            client_headers=request.headers,
             claim=claim_of(request.headers, key, self._limits),
             key=key,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import truediv
+from typing import Any
 
 from outrider.core import MAX_K, OFF, DrafterAbility, LaneAbility, LaneView
 from outrider.policy.acceptance import LOOK_UPS, Cell, Curve, length_bucket, temperature_bucket
@@ -39,11 +40,19 @@ class Kind:
     context: int
     cell: Cell
     """Of no drafter; each has its own."""
+    place: tuple[Any, ...] = field(init=False)
+    """The cell's last fields, which all drafters share."""
     stamp: int = -1
     curves: dict[tuple[str, bool], tuple[int, Curve]] = field(default_factory=dict)
     """By drafter and whether it is sampled: the curve, and the stamp of when it was worked out."""
-    menus: dict[tuple[int, int, int, float, float], Menu] = field(default_factory=dict)
-    rows: dict[tuple[LaneAbility, Occupancy], Row] = field(default_factory=dict)
+    moved: list[str] = field(default_factory=list)
+    """Drafters whose curves have moved, in the order in which they did."""
+    menus: dict[tuple[object, ...], Menu] = field(default_factory=dict)
+    rows: dict[tuple[LaneAbility, int, int], Row] = field(default_factory=dict)
+    """By lane, requests on it (-1: unknown) and its running limit."""
+
+    def __post_init__(self) -> None:
+        self.place = self.cell[2:]
 
     @property
     def is_fixed(self) -> bool:
@@ -86,72 +95,106 @@ class Surveyor:
 
     def kind(self, policy: WorkloadPolicy, features: Features, drafter: str | None, k: int | None) -> Kind:
         """The kind of a request."""
-        temperature, tokens = features.temperature, features.num_prompt_tokens
         floor = int(features.dry_run * 4) / 4
-        cap = _cap(policy.temperature, temperature)
-        context = context_bucket(tokens)
-        cell = Cell(
-            OFF, False, temperature_bucket(temperature), features.task, length_bucket(tokens), features.tenant
-        )
-        budget = features.max_tokens if policy.objective is not None else None
-        priority = (features.priority > 0) - (features.priority < 0)
+        heat = temperature_bucket(features.temperature)
+        cap = _cap(policy.temperature, features.temperature)
+        tokens, priority = features.num_prompt_tokens, features.priority
+        context, length = context_bucket(tokens), length_bucket(tokens)
         key = (
-            policy.workload, cell, floor, cap, context, tuple(features.surfaces), features.has_prediction, priority,
-            budget, drafter, k,
+            policy.workload, features.task, heat, length, features.tenant, floor, cap, context, (*features.surfaces,),
+            features.has_prediction, priority and (1 if priority > 0 else -1),
+            features.max_tokens if policy.objective is not None else None, drafter, k,
         )  # fmt: skip
         found = self._kinds.get(key)
         if found is None:
             if len(self._kinds) >= _MAX_KINDS:
                 self._kinds.clear()
+            cell = Cell(OFF, False, heat, features.task, length, features.tenant)
             found = self._kinds[key] = Kind(policy, features, drafter, k, floor, cap, context, cell)
-        if found.stamp != self._learner.acceptance.stamp(cell[2:]):
+        if found.stamp != self._learner.acceptance.stamp(found.place):
             self._refresh(found)
         return found
 
     def _refresh(self, kind: Kind) -> None:
         """Take in what was learnt of this kind; what follows from it is kept where a curve has hardly moved."""
         acceptance = self._learner.acceptance
-        kind.stamp = acceptance.stamp(kind.cell[2:])
+        kind.stamp = acceptance.stamp(kind.place)
         for key, (stamp, curve) in list(kind.curves.items()):
-            if stamp == acceptance.stamp((key[0], *kind.cell[2:])):
+            if stamp == acceptance.stamp((key[0], *kind.place)):
                 continue
             del kind.curves[key]
             if self.curve(kind, key[0], is_sampled=key[1]).is_near(curve):
                 kind.curves[key] = (kind.curves[key][0], curve)
             else:
-                kind.menus.clear()
-                kind.rows.clear()
+                kind.moved.append(key[0])
 
     def rows(self, kind: Kind, features: Features, lanes: Sequence[LaneView], now_s: float) -> list[Row]:
         """What each lane can do for a request of this kind, in the order of the lanes."""
-        if max(len(kind.menus), len(kind.rows)) >= _MAX_ROWS:
+        remembered, version = kind.rows, len(kind.moved)
+        if len(remembered) >= _MAX_ROWS or version >= _MAX_ROWS:
+            remembered.clear()
             kind.menus.clear()
-            kind.rows.clear()
-        factors, max_age_s = self._learner.rounds.factors, kind.policy.load_max_age_s
+            kind.moved.clear()
+            version = 0
+        known, oldest_s = self._learner.rounds.known, now_s - kind.policy.load_max_age_s
         num_tokens = features.num_prompt_tokens
         rows = []
         for view in lanes:
-            ability = view.ability
-            seen = occupancy(view, now_s, max_age_s)
-            row = kind.rows.get((ability, seen))
-            known = factors(ability)
-            if row is None or row.factors is not known or (row.menu.is_bounded and row.num_tokens != num_tokens):
-                row = kind.rows[ability, seen] = self._row(kind, ability, seen, num_tokens)
+            ability, load = view.ability, view.load
+            if load is None or load.read_at_s < oldest_s:
+                key = (ability, -1, 0)
+            else:
+                key = (ability, load.num_running + load.num_waiting, load.max_running)
+            row = remembered.get(key)
+            if row is None:
+                row = remembered[key] = self._row(kind, ability, occupancy(ability, *key[1:]), num_tokens)
+            elif (
+                row.menu.version != version
+                or row.factors is not known.get(ability)
+                or (row.num_tokens != num_tokens and row.menu.is_bounded)
+            ):
+                factors, menu = self._learner.rounds.factors(ability), self._current(kind, row.menu.key)
+                row = Row(ability, row.seen, menu, factors, row.unserved, row.inexact, num_tokens)
+                remembered[key] = row
             rows.append(row)
         return rows
 
     def _row(self, kind: Kind, ability: LaneAbility, seen: Occupancy, num_tokens: int) -> Row:
-        cap = min(kind.cap, _cap(kind.policy.load, seen.num_others))
-        caps = (cap, kind.share if seen.num_others else 1.0)
-        key = (id(ability.drafters), id(ability.cost), seen.batch, *caps)
-        menu = kind.menus.get(key)
-        if menu is None:
-            menu = kind.menus[key] = self._menu(kind, ability, seen.batch, caps)
+        others = seen.num_others
+        cap = min(kind.cap, _cap(kind.policy.load, others))
+        caps = (cap, kind.share if others else 1.0)
+        batch = seen.batch
+        key = (id(ability.drafters), id(ability.cost), batch, *caps)
+        if key in kind.menus:
+            menu = self._current(kind, key)
+        else:
+            menu = kind.menus[key] = self._menu(kind, ability, key, (batch, caps))
         factors = self._learner.rounds.factors(ability)
         surfaces = kind.features.surfaces
+        if not surfaces:
+            return Row(ability, seen, menu, factors, (), (), num_tokens)
         return Row(ability, seen, menu, factors, unserved(ability, surfaces), inexact(ability, surfaces), num_tokens)
 
-    def _menu(self, kind: Kind, ability: LaneAbility, batch: int, caps: tuple[float, float]) -> Menu:
+    def _current(self, kind: Kind, key: tuple[object, ...]) -> Menu:
+        """A menu with what moved since it was made."""
+        menu = kind.menus[key]
+        if menu.version == len(kind.moved):
+            return menu
+        by_drafter = dict(menu.by_drafter)
+        for drafter in set(kind.moved[menu.version :]):
+            old = by_drafter.get(drafter)
+            new = old and self._entry(kind, menu.like, old.place, (menu.batch, old.bounds))
+            if new is not None:
+                by_drafter[drafter] = new
+        kind.menus[key] = menu = menu._replace(
+            entries=tuple(by_drafter.values()), by_drafter=by_drafter, version=len(kind.moved)
+        )
+        return menu
+
+    def _menu(
+        self, kind: Kind, ability: LaneAbility, key: tuple[object, ...], scene: tuple[int, tuple[float, float]]
+    ) -> Menu:
+        batch, caps = scene
         plain_rate = 1 / self._learner.rounds.forwards(ability, batch, kind.context)[0]
         entries: list[Entry] = []
         refused: list[tuple[str, str, str]] = []
@@ -168,7 +211,10 @@ class Surveyor:
                 refusal = "no-k", f"{bounds[0]} and {bounds[1]}"
             refused.append((drafter.drafter, *refusal))
         is_bounded = any(entry.drafter.max_context is not None for entry in entries)
-        return Menu(plain_rate, tuple(entries), tuple(refused), ability, is_bounded)
+        by_drafter = {entry.drafter.drafter: entry for entry in entries}
+        return Menu(
+            plain_rate, tuple(entries), tuple(refused), ability, by_drafter, is_bounded, batch, key, len(kind.moved)
+        )
 
     def _entry(
         self, kind: Kind, ability: LaneAbility, index: int, scene: tuple[int, tuple[int, int]]
@@ -227,4 +273,7 @@ def _cap(bands: Sequence[Band], value: float) -> float:
     """The largest k of the first band that reaches the value; without bands any."""
     if not bands:
         return MAX_K
-    return next((band.max_k for band in bands if band.max is None or value <= band.max), 0)
+    for band in bands:
+        if band.max is None or value <= band.max:
+            return band.max_k
+    return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from outrider.core import TASKS, Hints, LaneView
 from outrider.errors import InvalidRequest
@@ -13,7 +14,7 @@ from outrider.policy.features import Features
 from outrider.policy.learning import Feedback, Learner
 from outrider.policy.limits import Match, WorkloadPolicy
 from outrider.policy.options import UNSERVED, Row
-from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.policy.plan import Plan
 from outrider.policy.settle import Settled, Settler, plain_of
 
 
@@ -23,7 +24,7 @@ class Origin:
 
     model: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Names in lower case."""
+    """Found by names in lower case."""
 
 
 class PolicySet:
@@ -109,10 +110,18 @@ class PolicySet:
         if settled is None or (settled.rule == "nearest" and policy.fallback == "refuse"):
             raise InvalidRequest(_unserved(kind, hints, rows), param="outrider")
         option, rule = settled
-        plan = Plan(option.drafter, option.k) if option.k else PLAN_OFF
-        load = next((view.load for view in lanes if view.ability is option.lane), None)
+        load = None
+        for view in lanes:
+            if view.ability is option.lane:
+                load = view.load
+        plan = _plan(option.drafter, option.k)
         unfit = () if fit is rows else [row for row in rows if row not in fit]
         return Decision(plan, policy.workload, rule, features, option, kind, fit, unfit, load, self.learner.rounds)
+
+
+@cache
+def _plan(drafter: str, k: int) -> Plan:
+    return Plan(drafter, k)
 
 
 def _fittest(rows: list[Row]) -> list[Row]:
@@ -120,7 +129,10 @@ def _fittest(rows: list[Row]) -> list[Row]:
     least, most = UNSERVED, 0
     for row in rows:
         missing = row.num_missing
-        least, most = min(least, missing), max(most, missing)
+        if missing < least:
+            least = missing
+        if missing > most:
+            most = missing
     return rows if least == most else [row for row in rows if row.num_missing == least]
 
 

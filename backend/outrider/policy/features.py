@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outrider.core import Hints, Surface
+from outrider.core import Hints, Priority, Surface
 from outrider.policy.classify import classify
 from outrider.policy.lookup import split_text, told_share
 
@@ -16,6 +16,7 @@ DEFAULT_TEMPERATURE = 1.0
 _DRY_RUN_CHARS, _DRY_RUN_IDS = 3072, 512
 #: A message no longer than this that shows no task ("can you parallelise it?") continues the one before it.
 _FOLLOW_UP_MAX_CHARS = 200
+_PRIORITIES: Mapping[Priority, int] = {"interactive": 1, "default": 0, "bulk": -1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,11 @@ class Features:
     surfaces: Mapping[Surface, str] = field(default_factory=dict)
     """What of sampling and content not every lane honours, each with the field that asks for it."""
     priority: int = 0
-    """SGLang's `priority`: above 0 is high, below is low."""
+    """Above 0 is high, below is low: SGLang's `priority`, else that of the queue."""
     max_tokens: int | None = None
     tenant: str | None = None
-    """A name that keeps one customer's texts from another's, never a secret: the request's `cache_salt`, when it has
-    one."""
+    """A name that keeps one customer's texts from another's, never a secret: the request's `cache_salt` when it has
+    one, else the tenant of its key."""
 
 
 @dataclass(slots=True)
@@ -61,8 +62,10 @@ class _Prompt:
     has_images: bool = False
 
 
-def extract_features(body: Mapping[str, Any], hints: Hints) -> Features:
-    """Features of an OpenAI chat body (`messages`) or completions body (`prompt`).
+def extract_features(
+    body: Mapping[str, Any], hints: Hints, tenant: str | None = None, priority: Priority = "default"
+) -> Features:
+    """Features of an OpenAI chat body (`messages`) or completions body (`prompt`), from this tenant's key.
 
     Raises nothing on a body that the gateway's schema lets pass; what is not text or token ids is left out.
     """
@@ -81,9 +84,9 @@ def extract_features(body: Mapping[str, Any], hints: Hints) -> Features:
         is_stream=body.get("stream") is True,
         has_prediction=isinstance(body.get("prediction"), dict),
         surfaces=_surfaces(body, temperature, has_images=prompt.has_images),
-        priority=_whole(body.get("priority")) or 0,
+        priority=_whole(body.get("priority")) or _PRIORITIES[priority],
         max_tokens=_whole(body.get("max_completion_tokens")) or _whole(body.get("max_tokens")),
-        tenant=_name(body.get("cache_salt")),
+        tenant=_name(body.get("cache_salt")) or tenant,
     )
 
 

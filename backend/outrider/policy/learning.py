@@ -133,7 +133,10 @@ class Learner:
         return found
 
     def ledger(self, workload: str) -> Ledger:
-        return self.ledgers.setdefault(workload, Ledger())
+        found = self.ledgers.get(workload)
+        if found is None:
+            found = self.ledgers[workload] = Ledger()
+        return found
 
     def learn(self, decided: Decided, feedback: Feedback) -> None:
         """Take in how one request went."""

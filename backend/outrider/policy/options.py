@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import NamedTuple
 
 from outrider.core import OFF, DrafterAbility, LaneAbility, Surface
@@ -28,11 +27,6 @@ class Option(NamedTuple):
         """In the words of answers."""
         plan = f"{self.drafter} with k {self.k}" if self.k else "plain decoding"
         return f"{plan} on {self.lane.name}, {self.rate:.1f} tokens/s expected"
-
-
-def order(option: Option) -> tuple[float, int]:
-    """What options are compared by."""
-    return option[:2]
 
 
 class Refusal(NamedTuple):
@@ -66,8 +60,14 @@ class Menu(NamedTuple):
     """Drafter, code and detail."""
     like: LaneAbility
     """A lane of this make; keeps alive what the menu is remembered by."""
+    by_drafter: Mapping[str, Entry]
     is_bounded: bool
     """Some drafter was made for a bounded context."""
+    batch: int
+    key: tuple[object, ...]
+    """What it is remembered by."""
+    version: int
+    """How many curves had moved when it was made."""
 
 
 #: More than any number of surfaces.
@@ -88,53 +88,72 @@ class Row:
     """What of the request the lane does not honour exactly."""
     num_tokens: int
     """Of the prompt."""
-    plain_rate: float = field(init=False)
-    """Tokens per second of plain decoding; 0 when the lane has none."""
+    num_others: int = field(init=False)
+    """Other requests on the lane."""
+    share: float = field(init=False)
+    """What waiting in the lane's queue leaves of the speed: the queue moves on as answers end."""
     num_missing: int = field(init=False)
     """Surfaces that are not honoured; `UNSERVED` when some are not served."""
-    fastest: tuple[float, Entry] | None = field(init=False)
-    """Of all drafters, with its tokens per second."""
+    plain_rate: float = field(init=False)
+    """Tokens per second of plain decoding; 0 when the lane has none."""
+    fastest: Entry | None = field(init=False)
+    """Of all drafters."""
+    fastest_rate: float = field(init=False)
+    """Its tokens per second; 0 without one."""
 
     def __post_init__(self) -> None:
+        running, waiting, _ = self.seen
+        self.num_others = running + waiting - 1
+        self.share = self.lane.max_running / (self.lane.max_running + waiting)
         self.plain_rate = self.menu.plain_rate * self.factors[0] * self.share if self.lane.has_plain else 0.0
         self.num_missing = UNSERVED if self.unserved else len(self.inexact)
-        self.fastest = self._fastest(self.usable())
-
-    @property
-    def share(self) -> float:
-        """What waiting in the lane's queue leaves of the speed: the queue moves on as answers end."""
-        return self.lane.max_running / (self.lane.max_running + self.seen.num_waiting)
+        self.fastest, self.fastest_rate = self._fastest(self.usable())
 
     @property
     def plain(self) -> Option:
         """Plain decoding on this lane."""
-        return self._option(OFF, 0, self.plain_rate)
+        return Option(self.plain_rate, -self.num_others, self.lane, OFF, 0, self.seen)
 
-    def usable(self, shut: Collection[str] = ()) -> list[Entry]:
+    def usable(self, shut: Collection[str] = ()) -> Sequence[Entry]:
         """Without `shut` drafters, and without those that were made for less context than this prompt's."""
-        return [
-            entry
-            for entry in self.menu.entries
-            if entry.drafter.drafter not in shut
-            and (entry.drafter.max_context is None or self.num_tokens <= entry.drafter.max_context)
-        ]
+        entries = self.menu.entries
+        if not (shut or self.menu.is_bounded):
+            return entries
+        return [entry for entry in entries if entry.drafter.drafter not in shut and self._reaches(entry)]
 
-    def best(self, shut: Collection[str]) -> tuple[float, Entry] | None:
-        """The fastest without `shut` drafters."""
-        return self._fastest(self.usable(shut)) if shut else self.fastest
+    def _reaches(self, entry: Entry) -> bool:
+        limit = entry.drafter.max_context
+        return limit is None or self.num_tokens <= limit
 
-    def _fastest(self, entries: Iterable[Entry]) -> tuple[float, Entry] | None:
-        rated = [(entry.rate * self.factors[entry.place + 1] * self.share, entry) for entry in entries]
-        return max(rated, key=itemgetter(0), default=None)
+    def best(self, shut: Collection[str]) -> tuple[Entry | None, float]:
+        """The fastest without `shut` drafters, and its tokens per second."""
+        return self._fastest(self.usable(shut)) if shut else (self.fastest, self.fastest_rate)
+
+    def _fastest(self, entries: Iterable[Entry]) -> tuple[Entry | None, float]:
+        found, most = None, 0.0
+        for entry in entries:
+            rate = entry.rate * self.factors[entry.place + 1]
+            if rate > most:
+                found, most = entry, rate
+        return found, most * self.share
+
+    def entry(self, drafter: str, k: int | None = None) -> Entry | None:
+        """Of a drafter that may be used, and with this k."""
+        entry = self.menu.by_drafter.get(drafter)
+        if entry is None or not self._reaches(entry):
+            return None
+        return entry if k is None or (entry.bounds[0] <= k <= entry.bounds[1] and k in entry.drafter.ks) else None
+
+    def rate(self, entry: Entry, k: int) -> float:
+        """Tokens per second."""
+        return entry.rates[k] * self.factors[entry.place + 1] * self.share
 
     def option(self, entry: Entry, k: int | None = None) -> Option:
         """An entry, with its own or another k."""
         k = entry.k if k is None else k
-        rate = entry.rates[k] * self.factors[entry.place + 1] * self.share
-        return self._option(entry.drafter.drafter, k, rate, entry.drafter.is_sampled)
-
-    def _option(self, drafter: str, k: int, rate: float, is_sampled: bool = False) -> Option:
-        return Option(rate, -self.seen.num_others, self.lane, drafter, k, self.seen, is_sampled)
+        drafter = entry.drafter
+        rate = self.rate(entry, k)
+        return Option(rate, -self.num_others, self.lane, drafter.drafter, k, self.seen, drafter.is_sampled)
 
     @property
     def refusal(self) -> Refusal:

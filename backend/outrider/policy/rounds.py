@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from outrider.core import MAX_K, OFF, LaneAbility, LaneView
+from outrider.core import MAX_K, OFF, LaneAbility
 from outrider.cost import ClosedCost, CostTable
 
 #: Cost of one draft step in plain steps, where no table says; of a look-up it is one proposal, whatever k is.
@@ -23,6 +24,8 @@ _TABLE_DRAFTED = 4
 _CONTEXTS = (128, 512, 2048, 8192, 32768)
 #: How fast corrections follow, and what one observation may say at most.
 _RATE, _CLIP = 0.1, math.log(3.0)
+#: Corrections that moved by less are as good as before.
+_NEAR = 0.01
 
 #: Rows of seconds that are remembered, over lanes, loads and contexts.
 _MAX_REMEMBERED = 10_000
@@ -34,7 +37,7 @@ _BATCHES = tuple(next(bound for bound in _RUNNING if bound >= n) for n in range(
 
 
 def context_bucket(num_tokens: int) -> int:
-    return next((bound for bound in _CONTEXTS if num_tokens <= bound), _CONTEXTS[-1])
+    return _CONTEXTS[min(bisect_left(_CONTEXTS, num_tokens), len(_CONTEXTS) - 1)]
 
 
 class Occupancy(NamedTuple):
@@ -56,14 +59,16 @@ class Occupancy(NamedTuple):
         return self.num_running + self.num_waiting - 1
 
 
-def occupancy(view: LaneView, now_s: float, max_age_s: float) -> Occupancy:
-    """Unknown or stale load is not idle: the lane is taken for full, with nobody waiting."""
-    load, limit = view.load, view.ability.max_running
-    if load is None or now_s - load.read_at_s > max_age_s:
+def occupancy(ability: LaneAbility, num_requests: int, max_running: int) -> Occupancy:
+    """Of a lane with so many other requests, which itself says how many it runs at once, or 0.
+
+    Unknown load, below 0, is not idle: the lane is taken for full, with nobody waiting.
+    """
+    limit = ability.max_running
+    if num_requests < 0:
         return Occupancy(limit, 0, False)
-    if load.max_running:
-        limit = min(limit, load.max_running)
-    total = load.num_running + load.num_waiting + 1
+    limit = min(limit, max_running or limit)
+    total = num_requests + 1
     running = min(total, limit)
     return Occupancy(running, total - running, True)
 
@@ -77,7 +82,8 @@ class Rounds:
         self._lanes: dict[str, float] = {}
         self._arms: dict[tuple[str, str], float] = {}
         """Logarithms of observed over predicted: of a lane as a whole, and of a drafter on it beyond that."""
-        self._factors: dict[LaneAbility, tuple[float, ...]] = {}
+        self.known: dict[LaneAbility, tuple[float, ...]] = {}
+        """What `factors` has worked out and no observation has changed since."""
 
     def forwards(self, ability: LaneAbility, num_running: int, context: int) -> tuple[float, ...]:
         """Entry k: seconds of a round in which each running request has k + 1 rows, without drafting."""
@@ -127,13 +133,18 @@ class Rounds:
 
     def factors(self, ability: LaneAbility) -> tuple[float, ...]:
         """What speeds on this lane are multiplied by: of plain decoding, then of each of its drafters."""
-        found = self._factors.get(ability)
+        found = self.known.get(ability)
         if found is None:
-            if len(self._factors) >= _MAX_REMEMBERED:
-                self._factors.clear()
-            drafters = (OFF, *(drafter.drafter for drafter in ability.drafters))
-            found = self._factors[ability] = tuple(1 / self.correction(ability.name, name) for name in drafters)
+            if len(self.known) >= _MAX_REMEMBERED:
+                self.known.clear()
+            found = self.known[ability] = self._factors(ability)
         return found
+
+    def _factors(self, ability: LaneAbility) -> tuple[float, ...]:
+        name, arm = ability.name, self._arms.get
+        lane = self._lanes.get(name, 0.0)
+        drafters = [OFF, *[drafter.drafter for drafter in ability.drafters]]
+        return tuple([math.exp(-lane - arm((name, drafter), 0.0)) for drafter in drafters])
 
     def observe(self, lane: str, drafter: str, predicted_s: float, observed_s: float) -> None:
         """Learn from one request's mean round. What all arms of a lane share goes to the lane, so that a busy machine
@@ -143,8 +154,10 @@ class Rounds:
         error = min(max(error, -_CLIP), _CLIP)
         self._lanes[lane] = self._lanes.get(lane, 0.0) + _RATE * error
         self._arms[lane, drafter] = self._arms.get((lane, drafter), 0.0) + _RATE * error
-        for ability in [ability for ability in self._factors if ability.name == lane]:
-            del self._factors[ability]
+        for ability in [ability for ability in self.known if ability.name == lane]:
+            now, before = self._factors(ability), self.known[ability]
+            if any(abs(a - b) > _NEAR * b for a, b in zip(now, before, strict=True)):
+                self.known[ability] = now
 
     def to_state(self) -> dict[str, Any]:
         """Plain data of the corrections; costs themselves come from the lanes."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from outrider.policy.choose import Kind, Surveyor
 from outrider.policy.learning import Gate, Learner, Ledger
 from outrider.policy.nearest import distance, nearest
-from outrider.policy.options import Entry, Option, Row, order
+from outrider.policy.options import Option, Row
 
 #: Speculation must be expected to gain this much over plain decoding: below it, it is noise.
 MIN_GAIN = 1.03
@@ -116,17 +116,7 @@ class Settler:
             return incumbent.settle(best, best)
         if not incumbent.k:
             return incumbent.settle(best, plain)
-        # The incumbent's plan where it does best now; None when no lane can run it.
-        k = incumbent.k
-        same = (
-            row.option(entry, k)
-            for row in rows
-            for entry in row.usable(shut)
-            if entry.drafter.drafter == incumbent.drafter
-            and entry.bounds[0] <= k <= entry.bounds[1]
-            and k in entry.drafter.ks
-        )
-        return incumbent.settle(best, max(same, key=order, default=None))
+        return incumbent.settle(best, _held_option(rows, incumbent, shut))
 
     def _try(self, kind: Kind, rows: Sequence[Row], known: tuple[Option, Option], ledger: Ledger) -> Settled | None:
         """Now and then plain instead of speculation, or a drafter that is not the best known; within the limits."""
@@ -141,44 +131,67 @@ class Settler:
             return None
         # An opportunity that nothing is due for is lost: tries are at most this share of requests at any time.
         ledger.next_try = ledger.num_decided
-        due = [row.option(entry) for row in rows for entry in row.usable() if self._is_due(kind, entry, best, ledger)]
+        due = [
+            option for drafter in self._due(kind, best, ledger) if (option := _option_of(rows, drafter)) is not None
+        ]
         if not due:
             return None
-        taken = max(due, key=lambda option: self._sampled_rate(kind, option))
+        taken = max(due, key=lambda option: self._drawn_rate(kind, option))
         self._gate(kind, taken.drafter).tried(ledger.num_decided)
         ledger.num_tried += 1
         return Settled(taken, "explore")
 
-    def _is_due(self, kind: Kind, entry: Entry, best: Option, ledger: Ledger) -> bool:
-        drafter = entry.drafter.drafter
-        return drafter != best.drafter and self._gate(kind, drafter).due <= ledger.num_decided
+    def _due(self, kind: Kind, best: Option, ledger: Ledger) -> list[str]:
+        num, others = ledger.num_decided, [name for name in kind.policy.drafters if name != best.drafter]
+        return [drafter for drafter in others if self._gate(kind, drafter).due <= num]
 
-    def _sampled_rate(self, kind: Kind, option: Option) -> float:
+    def _drawn_rate(self, kind: Kind, option: Option) -> float:
         """Thompson sampling: the rate with hazards drawn from what is believed of them."""
         curve = self.surveyor.curve(kind, option.drafter, is_sampled=option.is_sampled)
-        return option.rate * curve.sampled(self.learner.random).tokens[option.k] / curve.tokens[option.k]
+        return option.rate * curve.drawn(option.k, self.learner.random) / curve.tokens[option.k]
 
 
 def plain_of(rows: Sequence[Row]) -> Option | None:
-    """The fastest plain decoding; of equals on the emptiest lane, and of those on the first."""
-    most = max([row.plain_rate for row in rows], default=0.0)
-    if not most:
-        return None
-    return min([row for row in rows if row.plain_rate >= most * _EQUAL], key=_others).plain
+    """The fastest plain decoding."""
+    row = _pick(rows, [row.plain_rate for row in rows])
+    return None if row is None else row.plain
 
 
 def _best(rows: Sequence[Row], shut: Collection[str]) -> Option | None:
-    """The fastest drafter; of equals on the emptiest lane, and of those on the first."""
-    found = [(row, best) for row in rows if (best := row.best(shut)) is not None]
-    if not found:
+    """The fastest drafter."""
+    row = _pick(rows, [row.best(shut)[1] for row in rows] if shut else [row.fastest_rate for row in rows])
+    entry = None if row is None else row.best(shut)[0]
+    return None if row is None or entry is None else row.option(entry)
+
+
+def _held_option(rows: Sequence[Row], held: Incumbent, shut: Collection[str]) -> Option | None:
+    """The plan taken last, where it does best now; None when no lane can run it."""
+    if held.drafter in shut:
         return None
-    least = max([best[0] for _, best in found]) * _EQUAL
-    row, best = min([pair for pair in found if pair[1][0] >= least], key=lambda pair: pair[0].seen.num_others)
-    return row.option(best[1])
+    return _option_of(rows, held.drafter, held.k)
 
 
-def _others(row: Row) -> int:
-    return row.seen.num_others
+def _option_of(rows: Sequence[Row], drafter: str, k: int | None = None) -> Option | None:
+    """A drafter where it does best, with one k or each lane's best."""
+    entries = [row.entry(drafter, k) for row in rows]
+    rates = [
+        0.0 if entry is None else row.rate(entry, k or entry.k) for row, entry in zip(rows, entries, strict=True)
+    ]
+    row = _pick(rows, rates)
+    entry = None if row is None else row.entry(drafter, k)
+    return None if row is None or entry is None else row.option(entry, k)
+
+
+def _pick(rows: Sequence[Row], rates: list[float]) -> Row | None:
+    """Of the lanes as good as the fastest the emptiest, and of those the first; None when none has a rate."""
+    least = max(rates) * _EQUAL
+    if not least:
+        return None
+    found: Row | None = None
+    for row, rate in zip(rows, rates, strict=True):
+        if rate >= least and (found is None or row.num_others < found.num_others):
+            found = row
+    return found
 
 
 def _enough(kind: Kind, rows: Sequence[Row], plain: Option, shut: Collection[str]) -> Option | None:
