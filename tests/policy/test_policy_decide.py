@@ -150,6 +150,13 @@ def test_a_shadow_only_reports() -> None:
     assert any("shadow next would run: suffix with k 2" in reason for reason in decisions[3].reasons)
 
 
+@pytest.mark.parametrize("hints", [{"off": True}, {"k": 3}, {"drafter": "medusa"}])
+def test_what_a_request_fixes_is_not_tried(hints: dict[str, Any]) -> None:
+    """Nor what comes nearest to it: the workloads would not differ."""
+    policies = trial("canary", 1.0)
+    assert {decide(policies, features("quote"), **hints).workload for _ in range(4)} == {"only"}
+
+
 def test_a_canary_runs_the_other_for_its_share() -> None:
     """Every fourth request, and it names both plans."""
     policies = trial("canary")

@@ -72,7 +72,7 @@ class PolicySet:
         policy = self._workload(features, origin)
         decision = self._decide(policy, features, hints, lanes, now_s)
         trial = policy.trial
-        if trial is None or decision.rule == "request":
+        if trial is None or decision.rule in ("request", "nearest"):
             return decision
         self._num_tried[policy.workload] = number = self._num_tried.get(policy.workload, 0) + 1
         if int(number * trial.share) == int((number - 1) * trial.share):
@@ -115,7 +115,7 @@ class PolicySet:
             if view.ability is option.lane:
                 load = view.load
         plan = _plan(option.drafter, option.k)
-        unfit = () if fit is rows else [row for row in rows if row not in fit]
+        unfit = () if fit is rows else [row for row in rows if row.num_missing > fit[0].num_missing]
         return Decision(plan, policy.workload, rule, features, option, kind, fit, unfit, load, self.learner.rounds)
 
 

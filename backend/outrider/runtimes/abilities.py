@@ -21,8 +21,6 @@ _DRAFTERS = {
 }
 #: Devices on which SGLang's own verification takes the argmax, whatever the temperature.
 _ARGMAX_DEVICES = ("cpu", "xpu")
-
-
 #: What every lane honours where it serves it: the masks and biases of verification are those of plain decoding.
 _ALWAYS_EXACT: frozenset[str] = frozenset({"logit_bias", "grammar", "logprobs", "lora", "images"})
 #: What an engine of ours does not serve unless it says so.
