@@ -111,9 +111,11 @@ def test_off_is_never_speculated(hints: dict[str, Any]) -> None:
 
 
 def test_off_goes_to_a_lane_that_can_decode_plainly() -> None:
-    """And is refused when there is none."""
+    """To one that cannot speculate, if there is one; and is refused when there is none."""
     speculative = lane("spec", has_plain=False)
     assert decide(only(), features(), view(speculative), view(EMBEDDED), off=True).lane == "one"
+    plain = LaneAbility("plain", (), cost=EMBEDDED.cost)
+    assert decide(only(), features(), view(EMBEDDED), view(plain, 1), off=True).lane == "plain"
     with pytest.raises(InvalidRequest, match="no lane can run without speculation"):
         decide(only(), features(), view(speculative), off=True)
 

@@ -147,7 +147,8 @@ def _refuse_inexact(policy: WorkloadPolicy, features: Features, fit: Sequence[Ro
 
 
 def _plain(rows: Sequence[Row]) -> Settled | None:
-    best = plain_of(rows)
+    """Where nothing can speculate, if there is such a lane: others may decode plainly by verifying no drafts."""
+    best = plain_of([row for row in rows if not row.lane.drafters]) or plain_of(rows)
     return None if best is None else Settled(best, "request")
 
 

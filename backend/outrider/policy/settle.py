@@ -184,7 +184,7 @@ def _option_of(rows: Sequence[Row], drafter: str, k: int | None = None) -> Optio
 
 def _pick(rows: Sequence[Row], rates: list[float]) -> Row | None:
     """Of the lanes as good as the fastest the emptiest, and of those the first; None when none has a rate."""
-    least = max(rates) * _EQUAL
+    least = max(rates, default=0.0) * _EQUAL
     if not least:
         return None
     found: Row | None = None
