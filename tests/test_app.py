@@ -20,6 +20,7 @@ from gateway.world import CHAT, MESSAGES, eventually, world
 from outrider.app import build, run, serving
 from outrider.config import Config, LaneSection, PolicySection, ServerSection
 from outrider.core import LaneState
+from outrider.dispatch.learning import LearningStore
 from outrider.errors import ConfigError, PolicyError
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.scripted import ScriptedLane
@@ -50,7 +51,7 @@ async def test_a_wrong_policy_stops_the_start(tmp_path):
     """Before anything listens."""
     (tmp_path / "default.yaml").write_text("version: 1\nworkload: default\nrulez: []\n")
     wrong = Config(server=ServerSection(port=0), policy=PolicySection(directory=tmp_path))
-    with pytest.raises(PolicyError, match=r"default\.yaml:1:1: rules"):
+    with pytest.raises(PolicyError, match=r"default\.yaml:1:1: drafters: is missing"):
         async with serving(wrong, lanes=[]):
             pass
 
@@ -172,7 +173,7 @@ async def test_run_serves_until_a_signal():
 
 async def test_sighup_reads_policies_again(tmp_path):
     """The next request is decided by the new file; a wrong one is refused and the last good one stays."""
-    policy = "version: 1\nworkload: %s\ndescription: a test\nrules: [{name: all, off: true, reason: a test}]\n"
+    policy = "version: 1\nworkload: %s\ndescription: a test\ndrafters: {}\n"
     file = tmp_path / "default.yaml"
     file.write_text(policy % "default")
     seen = []
@@ -180,11 +181,11 @@ async def test_sighup_reads_policies_again(tmp_path):
     async def on_ready(gateway):
         (tmp_path / "more.yaml").write_text(policy % "more")
         os.kill(os.getpid(), signal.SIGHUP)
-        await eventually(lambda: gateway.dispatcher.workloads == ("default", "more"))
+        await eventually(lambda: gateway.dispatcher.policies.workloads == ("default", "more"))
         file.write_text("rulez: 1\n")
         os.kill(os.getpid(), signal.SIGHUP)
         await eventually(lambda: b'outrider_reloads_total{result="refused"} 1.0' in gateway.metrics.render({}))
-        seen.append(gateway.dispatcher.workloads)
+        seen.append(gateway.dispatcher.policies.workloads)
         os.kill(os.getpid(), signal.SIGTERM)
 
     settings = config().model_copy(
@@ -296,3 +297,26 @@ def test_log_of_a_lane_task_that_fails(caplog):
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())
     assert "not looked after" in caplog.text
+
+
+async def test_what_is_learnt_is_kept_over_a_restart(tmp_path):
+    """With a file configured, requests are recorded and decisions go on from what the last process learnt."""
+    path = tmp_path / "learnt.sqlite"
+    settings = Config(server=ServerSection(port=0), policy=PolicySection(learning=path))
+    counts = []
+    for _ in range(2):
+        async with (
+            ScriptedLane() as scripted,
+            aiohttp.ClientSession() as http,
+            serving(settings, lanes=[Lane("a", scripted.url)]) as gateway,
+        ):
+            await eventually(lambda gateway=gateway: gateway.pool.is_ready)
+            async with http.post(gateway.url + CHAT, json={"messages": MESSAGES}) as response:
+                assert response.status == 200
+                await response.read()
+            ledgers = gateway.dispatcher.policies.learner.ledgers
+            counts.append(sum(ledger.num_decided for ledger in ledgers.values()))
+    assert counts == [1, 2]
+    store = LearningStore(path)
+    assert len(list(store.records())) == 2
+    store.close()

@@ -31,12 +31,13 @@ from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
 from outrider.dispatch.keys import KeyRing
+from outrider.dispatch.learning import LearningStore, kept, learning_key
 from outrider.errors import ConfigError, SetupError
 from outrider.gateway.access import guard
 from outrider.gateway.boundary import add_headers, boundary
 from outrider.gateway.routes import Routes
-from outrider.policy.decide import PolicySet
-from outrider.policy.loader import load_policies
+from outrider.policy.loader import Source
+from outrider.policy.reload import PolicyFiles
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.launch import engine_launch, sglang_launch
@@ -75,15 +76,20 @@ class Gateway:
     def reload(self) -> str | None:
         """Read policies and keys again. What is wrong is returned and nothing changes: the last good ones stay."""
         try:
-            policies, sections = _policies(self.config), load_keys(self.config.auth)
+            sections = load_keys(self.config.auth)
         except SetupError as error:
-            logger.warning("reload refused: %s", error.message)
-            self.metrics.reloaded(False)
-            return error.message
-        self.dispatcher.replace_policies(policies)
+            return self._refused(error.message)
+        files = self.dispatcher.files
+        if not files.reload():
+            return self._refused(files.problem)
         self.keys.replace(sections, time.monotonic())
         self.metrics.reloaded(True)
         return None
+
+    def _refused(self, problem: str | None) -> str | None:
+        logger.warning("reload refused: %s", problem)
+        self.metrics.reloaded(False)
+        return problem
 
     def stop_at_once(self) -> None:
         """End running requests and lanes without grace."""
@@ -103,12 +109,17 @@ def build(
     """Make and connect all parts; nothing runs yet. `lanes` replace the configured ones and are not supervised."""
     metrics = Metrics()
     client = LaneClient(metrics)
-    supervisors = () if lanes is not None else tuple(_supervise(config, metrics))
-    pool = Pool(lanes if lanes is not None else [supervisor.lane for supervisor in supervisors])
     sections = config.lanes if lanes is None else ()
+    supervisors = tuple(_supervisor(one, metrics) for one in sections if not isinstance(one, UrlSection))
+    pool = Pool(lanes if lanes is not None else [supervisor.lane for supervisor in supervisors])
     rolls = tuple(Roll(one, pool, client) for one in sections if isinstance(one, UrlSection))
     admission = Admission(config.admission)
-    dispatcher = Dispatcher(admission, pool, client, _policies(config), metrics, on_outcome)
+    store = None if config.policy.learning is None else LearningStore(config.policy.learning)
+    learner = None if store is None else store.load(learning_key(config))
+    directory = config.policy.directory or packaged_data("policies")
+    files = PolicyFiles(Source([directory], config.policy.default, env=inherited_environment()), learner)
+    dispatcher = Dispatcher(admission, pool, client, files, metrics, on_outcome)
+    dispatcher.store = store
     keys = KeyRing(load_keys(config.auth), time.monotonic())
     gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
@@ -117,15 +128,9 @@ def build(
     app[GATEWAY] = gateway
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.extend([_client_open, _lanes_running, _loop_watched])
+    if store is not None:
+        app.cleanup_ctx.append(lambda _: kept(store, files.learner, learning_key(config)))
     return app
-
-
-def _policies(config: Config) -> PolicySet:
-    return load_policies(config.policy.directory or packaged_data("policies"), config.policy.default)
-
-
-def _supervise(config: Config, metrics: Metrics) -> list[Supervisor]:
-    return [_supervisor(lane, metrics) for lane in config.lanes if not isinstance(lane, UrlSection)]
 
 
 def _supervisor(section: LaneSection | SGLangSection, metrics: Metrics) -> Supervisor:

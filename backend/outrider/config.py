@@ -92,6 +92,8 @@ class PolicySection(Section):
     """Folder of `*.yaml`; None means the policies that ship with the package."""
     default: str = "default"
     """Workload that decides when no other matches."""
+    learning: Path | None = None
+    """SQLite file of what is learnt, kept over restarts, and of the last requests; None: no file."""
 
 
 class Config(Section):
@@ -163,7 +165,7 @@ def cache_dir() -> Path:
 
 
 def inherited_environment() -> dict[str, str]:
-    """The environment that lanes are started with."""
+    """The environment: lanes are started with it, and policy files may refer to it."""
     return dict(os.environ)
 
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from outrider.cost import ClosedCost, CostTable
+
 #: What the text is for; a caller says it in `outrider.task`, or the classifier guesses.
 Task = Literal["code", "edit", "quote", "extract", "summarise", "rag", "translate", "maths", "chat", "creative"]
 TASKS: tuple[str, ...] = get_args(Task)
@@ -155,6 +157,76 @@ class LaneLoad:
         """With the reading's age in place of its time."""
         fields = asdict(self)
         return fields | {"age_s": round(time.monotonic() - fields.pop("read_at_s"), 3)}
+
+
+#: What a request can ask of sampling and content that not every lane serves, or not exactly. `top_k_top_p` is both at
+#: once, which SGLang's verification applies one after the other.
+Surface = Literal[
+    "temperature", "min_p", "penalties", "logit_bias", "top_k_top_p", "logit_processor", "grammar", "logprobs",
+    "seed", "lora", "images",
+]  # fmt: skip
+SURFACES: frozenset[str] = frozenset(get_args(Surface))
+
+
+#: What a round costs on two cores with 135 M parameters, for lanes on a processor that measured nothing.
+SMALL_CPU = ClosedCost(0.027, 6, 0.06, 0.65)
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterAbility:
+    """A drafter as one lane can run it."""
+
+    drafter: str
+    ks: tuple[int, ...]
+    """The k that the lane can run, ascending and without 0; a server that is launched with one k has one."""
+    is_sampled: bool = False
+    """True for drafts that are drawn and verified against their draft law; False for deterministic ones."""
+    max_context: int | None = None
+    """Tokens of context that the drafter was made for; None: any."""
+    is_shared: bool = False
+    """True when it learns from the texts of all tenants alike, so that a tenant's request must not use it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneAbility:
+    """What a lane can do, as long as it runs.
+
+    Keep one object per lane, and give lanes of one make the same `drafters` and `cost`: decisions remember by these.
+    """
+
+    name: str
+    drafters: tuple[DrafterAbility, ...]
+    has_plain: bool = True
+    """False when the lane can only speculate."""
+    surfaces: frozenset[str] = SURFACES
+    """What it serves at all."""
+    exact: frozenset[str] = SURFACES
+    """What it honours exactly, speculated or not."""
+    max_running: int = 16
+    """Requests in one batch; the others wait."""
+    cost: CostTable | ClosedCost = field(default_factory=ClosedCost)
+
+    @classmethod
+    def embedded(
+        cls,
+        name: str,
+        drafters: tuple[str, ...] = ("ngram", "suffix", "prediction"),
+        cost: CostTable | ClosedCost | None = None,
+        max_running: int = 16,
+    ) -> LaneAbility:
+        """An engine of ours with the drafters that it always has or those given; it honours any plan exactly."""
+        ks = tuple(range(1, MAX_K + 1))
+        abilities = tuple(DrafterAbility(d, ks, is_sampled=d in ("draft_model", "layer_skip")) for d in drafters)
+        return cls(name, abilities, max_running=max_running, cost=cost or SMALL_CPU)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """A lane as a decision sees it: what it can do, and how busy it is."""
+
+    ability: LaneAbility
+    load: LaneLoad | None
+    """Without the request that is decided; None means unknown, which is not idle."""
 
 
 class LaneState(Enum):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -78,7 +78,7 @@ class CostTable(BaseModel):
             raise ValueError(f"round_s must have the shape {shape}")
         return self
 
-    def at(self, num_sequences: int, num_rows: int, context: float) -> float:
+    def at(self, num_sequences: int, num_rows: float, context: float) -> float:
         """Seconds of a round, by linear interpolation; beyond the last point of an axis, by its last slope."""
         places = (
             _place(self.num_sequences, num_sequences),
@@ -95,6 +95,29 @@ class CostTable(BaseModel):
             if weight:
                 seconds += weight * self.round_s[index[0]][index[1]][index[2]]
         return max(seconds, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedCost:
+    """What a round costs where nothing was measured: flat up to a knee, where arithmetic begins to bind, then linear.
+
+    `at` = `step_s` * (1 + `row` * (rows - 1) + `slope` * max(0, rows / `knee` - 1)); with the defaults of `row` and
+    `slope` it is `step_s` * max(1, rows / `knee`).
+    """
+
+    step_s: float = 0.02
+    """Seconds of a round with one row."""
+    knee: float = 256.0
+    """Rows that memory traffic pays for: the ratio of arithmetic to memory speed."""
+    row: float = 0.0
+    """What one more row adds before the knee already, in rounds of one row."""
+    slope: float = 1.0
+    draft_steps: Mapping[str, float] = field(default_factory=dict)
+    """Cost of one draft step, by drafter, in rounds with one row per sequence; others have their usual cost."""
+
+    def at(self, num_sequences: int, num_rows: float, context: float) -> float:
+        """Seconds of a round; sequences and context do not matter here."""
+        return self.step_s * (1 + self.row * (num_rows - 1) + self.slope * max(0.0, num_rows / self.knee - 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,8 @@ async def test_what_the_gateway_asks_of_it(server: Server) -> None:
     assert lane.load() is not None and lane.load().max_running == 8
     assert lane.abilities.can_be_off
     if server.k:
-        assert lane.abilities.drafters[server.drafter].nearest(server.k) == server.k
+        ks = lane.abilities.drafters[server.drafter]
+        assert ks.min <= server.k <= ks.max
     else:
         assert lane.abilities.drafters == {}
 

@@ -9,14 +9,23 @@ import pytest
 
 from gateway.world import eventually
 from outrider.config import AdmissionSection, packaged_data
-from outrider.core import Hints, LaneLoad, SpecStats
+from outrider.core import SURFACES, Hints, LaneLoad, SpecStats
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
-from outrider.errors import LaneUnavailable, ModelNotFound, QueueFull, QueueTimeout, RequestError, ServiceError
-from outrider.policy.loader import load_policies
+from outrider.errors import (
+    InvalidRequest,
+    LaneUnavailable,
+    ModelNotFound,
+    QueueFull,
+    QueueTimeout,
+    RequestError,
+    ServiceError,
+)
+from outrider.policy.loader import Source
 from outrider.policy.plan import PLAN_OFF, Plan
-from outrider.runtimes.abilities import Abilities, KRange, Surface
+from outrider.policy.reload import PolicyFiles
+from outrider.runtimes.abilities import Abilities, KRange
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane, ModelCard
 from outrider.runtimes.pool import Pool
@@ -49,7 +58,7 @@ class Parts:
             self.admission,
             self.pool,
             client,
-            load_policies(packaged_data("policies"), "default"),
+            PolicyFiles(Source([packaged_data("policies")])),
             client.metrics,
             lambda _call, outcome: self.outcomes.append(outcome),
         )
@@ -190,10 +199,10 @@ class Group(Parts):
     def __init__(self, url, client, limits):
         super().__init__(url, client, limits)
         cards = [ModelCard("m", {"id": "m"})]
-        sampled = frozenset(Surface) - {Surface.MIN_P}
+        sampled = SURFACES - {"min_p"}
         self.lane.becomes_ready(cards, Abilities({"ngram": KRange(1, 4)}, True, sampled))
         plain = Lane("plain", url)
-        plain.becomes_ready(cards, Abilities(surfaces=frozenset(Surface)))
+        plain.becomes_ready(cards, Abilities(surfaces=SURFACES))
         self.pool.add(plain)
 
 
@@ -215,6 +224,46 @@ async def test_a_request_goes_to_the_nearest_lane(fields, hints, expected):
         assert (run.lane, run.plan) == expected
         assert sent == run.plan.to_wire() == run.report().effective.model_dump()
         assert any("the plan was" in reason for reason in run.report().reasons) == (run.plan.k != hints["k"])
+
+
+async def test_equal_lanes_share_and_a_lane_that_is_down_is_left_out():
+    """With loads unknown by our own requests in flight; what the others cannot take is the last one's."""
+    async with parts() as p:
+        second = Lane("two", p.lane.url)
+        second.becomes_ready(p.lane.models)
+        p.pool.add(second)
+        async with p.dispatcher.run(make_call()) as first, p.dispatcher.run(make_call()) as other:
+            assert {first.lane, other.lane} == {"one", "two"}
+            p.lane.fails("broke")
+            async with p.dispatcher.run(make_call()) as third:
+                assert third.lane == "two"
+
+
+async def test_drafters_are_those_that_the_lane_says_it_has():
+    """A lane without any decodes plainly, whatever the workload allows; its word may change when it comes back."""
+    async with parts() as p:
+        body = BODY | {"temperature": 0}
+        call = make_call(body=body, hints=Hints(task="quote"))
+        p.lane.reports(LOAD, LOAD.num_requests)
+        async with p.dispatcher.run(call) as run:
+            assert run.plan == PLAN_OFF
+        p.lane.becomes_ready(p.lane.models, Abilities({"suffix": KRange(2, 3)}, True, SURFACES))
+        p.lane.reports(LaneLoad(0, 0, 16, time.monotonic()))
+        async with p.dispatcher.run(call) as run:
+            assert run.plan == Plan("suffix", 3)
+            assert run.report().inputs is None
+
+
+async def test_an_exact_workload_refuses_what_no_lane_honours(tmp_path):
+    """A 400 that names the field."""
+    (tmp_path / "default.yaml").write_text("version: 1\nworkload: default\nexact: true\ndrafters: {}\n")
+    async with parts() as p:
+        p.dispatcher.files = PolicyFiles(Source([tmp_path]))
+        body = BODY | {"temperature": 0.7}
+        with pytest.raises(InvalidRequest) as refused:
+            await relay(p.dispatcher, make_call(body=body))
+        assert refused.value.param == "temperature"
+        p.assert_free(400)
 
 
 async def test_a_proposed_count_that_cannot_be_believed_is_unknown():

@@ -69,7 +69,7 @@ async def _each_goes_to_its_lane(client: openai.AsyncOpenAI) -> None:
     assert not any(report["observed"]["accepted_histogram"][3:])
     _, report = await ask(client, temperature=0.8, presence_penalty=0.5, extra_body={"outrider": {"k": 3}})
     assert report["lane"] == "plain"
-    assert "do not honour all of the sampling" in report["reasons"][-1]
+    assert any("do not honour all of the sampling" in reason for reason in report["reasons"])
 
 
 async def _a_killed_lane_comes_back(gateway: Gateway, client: openai.AsyncOpenAI) -> None:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from gateway.world import CHAT, MESSAGES, eventually, world
-from outrider.config import AdmissionSection, AuthSection, KeySection
+from outrider.config import AdmissionSection, AuthSection, KeySection, PolicySection
 from outrider.gateway.access import INTERNAL_FIELDS
 from outrider.runtimes.scripted_replies import Fault, Reply
 
@@ -188,6 +188,38 @@ async def test_an_administrator_reloads_keys_and_a_wrong_file_changes_nothing(tm
             assert response.status == 200
         assert await w.metric('outrider_reloads_total{result="applied"}') == 1
         assert await w.metric('outrider_reloads_total{result="refused"}') == 1
+
+
+async def test_policies_are_read_again_and_ready_shows_which(tmp_path):
+    """The hash changes with good files; with a wrong one it stays, and what is wrong is said."""
+    file = tmp_path / "default.yaml"
+    file.write_text("version: 1\nworkload: default\ndrafters: {}\n")
+    async with world(auth=auth(is_admin=True), policy=PolicySection(directory=tmp_path)) as w:
+
+        async def policies():
+            async with w.http.post(w.gateway.url + "/outrider/reload", headers=bearer("secret")) as response:
+                assert response.status in (200, 422)
+            async with w.http.get(w.gateway.url + "/ready") as response:
+                return (await response.json())["policies"]
+
+        first = await policies()
+        file.write_text("version: 1\nworkload: default\ndrafters: {ngram: {max_k: 3}}\n")
+        second = await policies()
+        assert first["hash"] != second["hash"] and second["problem"] is None
+        file.write_text("version: 1\nworkload: default\ndrafters: {ngrm: {max_k: 3}}\n")
+        third = await policies()
+        assert third["hash"] == second["hash"] and f"{file}:3:12" in third["problem"]
+
+
+async def test_a_workload_may_be_for_a_header(tmp_path):
+    """By the headers that the client sent, in whatever case."""
+    (tmp_path / "default.yaml").write_text("version: 1\nworkload: default\ndrafters: {}\n")
+    gold = "version: 1\nworkload: gold\nmatch: {headers: {X-Tier: gold}}\ndrafters: {}\n"
+    (tmp_path / "gold.yaml").write_text(gold)
+    async with world(policy=PolicySection(directory=tmp_path)) as w:
+        for headers, workload in (({"x-TIER": "gold"}, "gold"), ({}, "default")):
+            async with w.chat(headers=headers) as response:
+                assert response.headers["x-outrider-workload"] == workload
 
 
 async def test_the_access_log_has_one_object_per_request_without_secrets(caplog):

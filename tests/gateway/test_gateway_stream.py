@@ -7,17 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.config import packaged_data
-from outrider.core import Hints, Outcome
+from outrider.core import Hints, LaneAbility, LaneView, Outcome
 from outrider.dispatch.call import Call
 from outrider.dispatch.run import Run
 from outrider.gateway.stream import StreamRelay
 from outrider.policy.features import extract_features
-from outrider.policy.loader import load_policies
+from outrider.policy.loader import Source, load_policies
 from outrider.runtimes.client import LaneClient
 from outrider.sse import SSEDecoder
 from outrider.telemetry.metrics import Metrics
 
-POLICIES = load_policies(packaged_data("policies"), "default")
+LANE = LaneAbility.embedded("lane")
+POLICIES = load_policies(Source([packaged_data("policies")]))
 DONE = b"data: [DONE]\n\n"
 DETAILS = {"spec_verify_ct": 2, "spec_num_correct_drafts": 3, "spec_correct_drafts_histogram": [0, 1, 1]}
 
@@ -25,7 +26,7 @@ DETAILS = {"spec_verify_ct": 2, "spec_num_correct_drafts": 3, "spec_correct_draf
 def make_run(*, num_choices=1, wants_stats=False, **hints):
     body = {"messages": [{"role": "user", "content": "hello"}]}
     asked = Hints(**hints)
-    decision = POLICIES.decide(extract_features(body, asked), asked, None, 0.0)
+    decision = POLICIES.decide(extract_features(body, asked), asked, [LaneView(LANE, None)], 0.0)
     call = Call(
         request_id="r", path="/v1/chat/completions", raw=b"{}", body=body, hints=asked, model=None, is_stream=True,
         wants_stats=wants_stats, num_choices=num_choices, arrived_at_s=0.0,

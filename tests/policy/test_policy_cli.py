@@ -28,54 +28,114 @@ def request(directory: Path, body: Any) -> str:
     return str(path)
 
 
-def test_validate_counts_rules_of_good_files() -> None:
-    """Every file is named with its number of rules."""
+def test_validate_names_good_files() -> None:
+    """A line per file."""
     files = [str(packaged_data("policies") / name) for name in ("code.yaml", "off.yaml")]
-    assert run("validate", *files) == (0, f"{files[0]}: ok, 6 rules\n{files[1]}: ok, 1 rule\n", "")
+    assert run("validate", *files) == (0, f"{files[0]}: ok\n{files[1]}: ok\n", "")
 
 
 def test_validate_lists_problems_and_fails(tmp_path: Path) -> None:
     """Each problem is a line; one bad file among good ones fails the command."""
     bad = tmp_path / "bad.yaml"
-    bad.write_text("version: 1\nworkload: bad\nruls: []\n", encoding="utf-8")
+    bad.write_text("version: 1\nworkload: bad\ndraftrs: {}\n", encoding="utf-8")
     good = str(packaged_data("policies") / "off.yaml")
     code, stdout, _ = run("validate", str(bad), good)
     assert code == 1
     assert stdout.splitlines() == [
-        f"{bad}:1:1: rules: is missing, expected a list of rules; the first whose conditions all hold decides",
-        f"{bad}:3:1: ruls: unknown key, did you mean 'rules'?",
-        f"{good}: ok, 1 rule",
+        f"{bad}:1:1: drafters: is missing, expected a mapping of allowed drafters to their limits;"
+        " an empty one never speculates",
+        f"{bad}:3:1: draftrs: unknown key, did you mean 'drafters'?",
+        f"{good}: ok",
     ]
+
+
+LANES = '[{"name": "one", "drafters": [{"drafter": "ngram", "ks": [1, 2]}], "cost": {"step_s": 0.02, "knee": 64}}]'
+
+
+def test_validate_against_lanes(tmp_path: Path) -> None:
+    """What no lane can do is a problem at its place."""
+    lanes = tmp_path / "lanes.json"
+    lanes.write_text(LANES, encoding="utf-8")
+    code, stdout, _ = run("validate", str(packaged_data("policies") / "creative.yaml"), "--lanes", str(lanes))
+    assert code == 1
+    assert "drafters.ngram.max_k: expected at most 2" in stdout
+    lanes.write_text(LANES.replace('"ks"', '"kz"'), encoding="utf-8")
+    code, _, stderr = run("validate", str(packaged_data("policies") / "off.yaml"), "--lanes", str(lanes))
+    assert code == 1 and stderr.startswith(f"{lanes}: 0.drafters.0.ks: ")
 
 
 def test_explain_prints_plan_and_reasons(tmp_path: Path) -> None:
     """A person reads the plan, the rule, each reason and each feature."""
     code, stdout, _ = run("explain", request(tmp_path, CODE), "--requests", "0")
     assert code == 0
-    assert stdout.splitlines()[:3] == ["plan      ngram, k 5", "workload  code", "rule      cool-alone"]
-    assert "  - 0 requests on the lane <= 0" in stdout.splitlines()
+    assert stdout.splitlines()[:3] == ["plan      ngram, k 5", "workload  code", "rule      best-rate"]
+    assert "  - 0 other requests on lane embedded" in stdout.splitlines()
     assert "  task: code" in stdout.splitlines()
 
 
 def test_explain_json(tmp_path: Path) -> None:
-    """A program reads the same; load that is not given is unknown."""
+    """A program reads the same, and every candidate; load that is not given is unknown."""
     code, stdout, _ = run("explain", request(tmp_path, CODE), "--json")
     found = json.loads(stdout)
     assert code == 0
     assert (found["plan"], found["requests"]) == ({"drafter": "off", "k": 0}, None)
-    assert (found["workload"], found["rule"]) == ("code", "hot-or-busy")
+    assert (found["workload"], found["rule"], found["lane"]) == ("code", "plain", "embedded")
     assert found["features"]["task"] == "code"
-    assert any("load is unknown" in reason for reason in found["reasons"])
+    assert {candidate["drafter"] for candidate in found["candidates"]} == {"off", "ngram", "suffix", "prediction"}
+    assert any("is unknown" in reason for reason in found["reasons"])
 
 
 def test_explain_reads_stdin_hints_and_other_policies(tmp_path: Path) -> None:
     """`-` is stdin, the request's own hints count, and the policies can be one's own."""
-    policy = "version: 1\nworkload: mine\nrules: [{name: all, drafter: ngram, k: 2, reason: r}]\n"
+    policy = "version: 1\nworkload: mine\ndrafters: {ngram: {max_k: 2, prior: 0.9}}\n"
     (tmp_path / "mine.yaml").write_text(policy, encoding="utf-8")
-    options = ("--policies", str(tmp_path), "--default", "mine")
-    assert run("explain", "-", *options, stdin='{"prompt": "x"}')[1].startswith("plan      ngram, k 2\n")
+    options = ("--policies", str(tmp_path), "--default", "mine", "--requests", "0")
+    assert run("explain", "-", *options, stdin='{"prompt": "x", "temperature": 0}')[1].startswith(
+        "plan      ngram, k 2\n"
+    )
     hinted = '{"prompt": "x", "outrider": {"k": 7}}'
     assert run("explain", "-", *options, stdin=hinted)[1].startswith("plan      ngram, k 7\n")
+
+
+def test_simulate_replay_and_tune_follow_each_other(tmp_path: Path) -> None:
+    """Simulated requests are recorded, decided anew, and turned into files that are valid."""
+    records, out = tmp_path / "records.jsonl", tmp_path / "out"
+    code, stdout, _ = run("simulate", "--requests", "120", "--rate", "0.2", "--records", str(records))
+    assert code == 0 and "quote" in stdout and "all" in stdout
+    code, stdout, _ = run("replay", str(records), "--plan", "off")
+    assert code == 0 and "extract" in stdout
+    code, stdout, _ = run("tune", str(records), "--out", str(out))
+    assert code == 0 and "expected gain 1." in stdout
+    files = [str(path) for path in sorted(out.glob("*.yaml"))]
+    assert len(files) == 5
+    assert run("validate", *files)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("replay", "gone.jsonl"), "gone.jsonl: cannot be read"),
+        (("tune", "{bad}"), "not a record file"),
+        (("tune", "{odd}"), "not a recorded request"),
+        (("tune", "{empty}"), "no recorded requests"),
+        (("simulate", "--lanes", "gone.json"), "gone.json: cannot be read"),
+    ],
+)
+def test_records_and_lanes_that_cannot_be_used(tmp_path: Path, args: tuple[str, ...], message: str) -> None:
+    """One line each."""
+    for name, text in {"bad": "{", "odd": "{}\n", "empty": ""}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    names = {name: str(tmp_path / name) for name in ("bad", "odd", "empty")}
+    code, _, stderr = run(*(arg.format(**names) for arg in args))
+    assert code == 1 and message in stderr and stderr.count("\n") == 1
+
+
+def test_speed_prints_median_and_p99() -> None:
+    """Of decisions with and without learning; the bound is far above what a free core needs."""
+    code, stdout, _ = run("speed", "--decisions", "2000")
+    assert code == 0
+    medians = [int(line.split("median ")[1].split(" us")[0]) for line in stdout.splitlines()]
+    assert len(medians) == 2 and max(medians) < 2000
 
 
 @pytest.mark.parametrize(

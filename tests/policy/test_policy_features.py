@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def test_chat_body() -> None:
         is_task_given=False,
         num_prompt_chars=43,
         num_prompt_tokens=11,
-        self_repetition=0.0,
+        dry_run=0.0,
         num_messages=2,
         is_stream=True,
     )
@@ -81,20 +82,71 @@ def test_completions_prompts(prompt: Any, num_chars: int, num_tokens: int) -> No
     assert (found.num_prompt_chars, found.num_prompt_tokens, found.num_messages) == (num_chars, num_tokens, 0)
 
 
-def test_self_repetition() -> None:
-    """The share of 4-grams that occur more than once, over words or ids."""
-    assert features_of(prompt="a b c d e f g h").self_repetition == 0.0
-    assert features_of(prompt="a b c d a b c d").self_repetition == pytest.approx(2 / 5)
-    assert features_of(prompt="la " * 50).self_repetition == 1.0
-    assert features_of(prompt=[1, 2, 3, 4, 1, 2, 3, 4]).self_repetition == pytest.approx(2 / 5)
-    assert features_of(prompt="a b c").self_repetition == 0.0
+def test_the_dry_run_looks_up_in_the_prompt_itself() -> None:
+    """The share of tokens that an earlier pair told, over the pieces of text or over ids."""
+    assert features_of(prompt="a b c d e f g h").dry_run == 0.0
+    assert features_of(prompt="one two three four " * 6).dry_run > 0.7
+    assert features_of(prompt=[1, 2, 3, 4, 1, 2, 3, 4]).dry_run == pytest.approx(2 / 6)
+    assert features_of(prompt="a b").dry_run == 0.0
 
 
-def test_long_prompts_are_measured_at_their_ends() -> None:
-    """Two equal ends of a long prompt are seen as repetition, whatever lies between."""
-    end = " ".join(f"w{i}" for i in range(1000))[:4096]
-    middle = " ".join(f"m{i}" for i in range(50_000))
-    assert features_of(prompt=f"{end} {middle} {end}").self_repetition > 0.95
+def test_long_prompts_are_run_at_their_end() -> None:
+    """What lies far from the answer does not count, and costs nothing."""
+    random = Random(1)
+    fresh = " ".join("".join(random.choices("abcdefghij", k=6)) for _ in range(1000))
+    assert features_of(prompt="la " * 50_000 + fresh).dry_run < 0.1
+
+
+@pytest.mark.parametrize(
+    ("fields", "surfaces"),
+    [
+        ({"temperature": 0}, {}),
+        ({}, {"temperature": "temperature"}),
+        ({"temperature": 0, "min_p": 0.1, "seed": 1, "top_k": 5, "top_p": 0.5}, {}),
+        ({"min_p": 0.1}, {"temperature": "temperature", "min_p": "min_p"}),
+        ({"top_k": 5, "top_p": 1.0}, {"temperature": "temperature"}),
+        ({"top_k": -1, "top_p": 0.5}, {"temperature": "temperature"}),
+        ({"top_k": 5, "top_p": 0.5}, {"temperature": "temperature", "top_k_top_p": "top_p"}),
+        ({"seed": 0}, {"temperature": "temperature", "seed": "seed"}),
+        ({"temperature": 0, "frequency_penalty": 0.5}, {"penalties": "frequency_penalty"}),
+        ({"temperature": 0, "repetition_penalty": 1.1}, {"penalties": "repetition_penalty"}),
+        ({"temperature": 0, "presence_penalty": 0.0, "frequency_penalty": None, "repetition_penalty": 1.0}, {}),
+        ({"temperature": 0, "logit_bias": {"5": 1}}, {"logit_bias": "logit_bias"}),
+        ({"temperature": 0, "logit_bias": {}}, {}),
+        ({"temperature": 0, "custom_logit_processor": "x"}, {"logit_processor": "custom_logit_processor"}),
+        ({"temperature": 0, "response_format": {"type": "json_schema"}}, {"grammar": "response_format"}),
+        ({"temperature": 0, "response_format": {"type": "text"}}, {}),
+        ({"temperature": 0, "regex": "a+"}, {"grammar": "regex"}),
+        ({"temperature": 0, "logprobs": True}, {"logprobs": "logprobs"}),
+        ({"temperature": 0, "lora_path": "x"}, {"lora": "lora_path"}),
+    ],
+)
+def test_surfaces(fields: dict[str, Any], surfaces: dict[str, str]) -> None:
+    """Each with the field that asks for it; a value that changes nothing asks for nothing, and a greedy law is not
+    changed by what only cuts or draws."""
+    assert features_of(prompt="x", **fields).surfaces == surfaces
+
+
+def test_images_are_a_surface() -> None:
+    """An image part counts, wherever it stands."""
+    parts = [{"type": "image_url", "image_url": {"url": "data:..."}}]
+    assert features_of(messages=[user(parts), user("x")], temperature=0).surfaces == {"images": "messages"}
+
+
+def test_priority_limit_and_tenant() -> None:
+    """SGLang's names; what has another type is as if absent."""
+    found = features_of(prompt="x", priority=3, max_tokens=7, cache_salt="t")
+    assert (found.priority, found.max_tokens, found.tenant) == (3, 7, "t")
+    odd_one = features_of(prompt="x", priority="high", max_tokens=True, cache_salt="")
+    assert (odd_one.priority, odd_one.max_tokens, odd_one.tenant) == (0, None, None)
+
+
+def test_a_keys_tenant_and_priority_count_where_the_body_has_none() -> None:
+    """The body's own word stands above them."""
+    found = extract_features({"prompt": "x"}, Hints(), "team", "bulk")
+    assert (found.tenant, found.priority) == ("team", -1)
+    found = extract_features({"prompt": "x", "cache_salt": "s", "priority": 2}, Hints(), "team", "bulk")
+    assert (found.tenant, found.priority) == ("s", 2)
 
 
 odd = st.recursive(
@@ -116,7 +168,7 @@ def test_odd_bodies_give_features(body: dict[str, Any], task: Any) -> None:
     """Whatever a body holds, the features are within their bounds and nothing is raised."""
     found = extract_features(body, Hints(task=task))
     assert found.task in TASKS
-    assert 0 <= found.self_repetition <= 1
+    assert 0 <= found.dry_run <= 1
     assert min(found.num_prompt_chars, found.num_prompt_tokens, found.num_messages) >= 0
 
 

@@ -12,25 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.config import packaged_data
+from outrider.core import DrafterAbility, LaneAbility
 from outrider.errors import PolicyError
-from outrider.policy.loader import Problem, load_file, load_policies, validate_file
+from outrider.policy.loader import Problem, Source, load_file, load_policies, validate_file
 
 SHIPPED = sorted(packaged_data("policies").glob("*.yaml"))
 GOOD = """\
 version: 1
 workload: good
 match: {tasks: [code]}
-rules:
-  - name: cool
-    when:
-      temperature: {max: 0.3}
-      requests: {min: 0, max: 1}
-    drafter: ngram
-    k: 5
-    reason: cheap
-  - name: rest
-    off: true
-    reason: dear
+drafters:
+  ngram: {max_k: 5}
+  suffix:
+    min_k: 2
+    max_k: 4
+temperature:
+  - {max: 0.3}
+  - max: 0.9
+    max_k: 2
+load: [{max: 3}]
 """
 
 
@@ -46,7 +46,7 @@ def short(problems: list[Problem]) -> list[tuple[int, int, str, str]]:
 
 def test_six_policies_ship() -> None:
     """The package has a file for each of its workloads."""
-    assert load_policies(packaged_data("policies"), "default").workloads == (
+    assert load_policies(Source([packaged_data("policies")])).workloads == (
         "chat", "code", "creative", "default", "extract", "off",
     )  # fmt: skip
 
@@ -58,11 +58,12 @@ def test_shipped_files_are_valid(path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith("# yaml-language-server: $schema=policy.schema.json\n")
 
 
-def test_off_is_a_key_not_a_boolean(tmp_path: Path) -> None:
-    """Scalars are read as YAML 1.2 does, so `off: true` needs no quotes and `yes` is no truth value."""
-    assert validate_file(write(tmp_path, GOOD)) == []
-    wrong = write(tmp_path, GOOD.replace("off: true", "off: yes"))
-    assert short(validate_file(wrong)) == [(13, 10, "rules[1].off", "expected true, found 'yes'")]
+def test_scalars_are_those_of_yaml_1_2(tmp_path: Path) -> None:
+    """As editors read them: `yes` is no truth value, and `off` no boolean."""
+    named_off = write(tmp_path, GOOD.replace("workload: good", "workload: off"))
+    assert validate_file(named_off) == []
+    wrong = write(tmp_path, GOOD + "exact: yes\n")
+    assert short(validate_file(wrong)) == [(14, 8, "exact", "expected a valid boolean, found 'yes'")]
 
 
 @pytest.mark.parametrize(
@@ -71,32 +72,32 @@ def test_off_is_a_key_not_a_boolean(tmp_path: Path) -> None:
         ("version: 1", "version: 2", 1, 10, "version", "expected 1, found 2"),
         ("version: 1\n", "", 1, 1, "version", "is missing, expected 1"),
         ("workload: good", "wrkload: good", 2, 1, "wrkload", "unknown key, did you mean 'workload'?"),
+        ("workload: good", "workload: Good One", 2, 11, "workload", "expected a name of lower-case letters"),
         ("match: {tasks: [code]}", "match: {tasks: []}", 3, 16, "match.tasks", "expected an item, found none"),
         ("[code]", "[code, poetry]", 3, 23, "match.tasks[1]", "found 'poetry'"),
         ("{tasks: [code]}", "code", 3, 8, "match", "expected a mapping, found 'code'"),
-        ("temperature: {", "temprature: {", 7, 7, "rules[0].when.temprature", "did you mean 'temperature'?"),
-        ("temperature: {", "zzz: {", 7, 7, "rules[0].when.zzz", "expected one of tasks, temperature, prompt_tokens"),
-        ("{max: 0.3}", "{max: warm}", 7, 26, "rules[0].when.temperature.max", "a valid number, found 'warm'"),
-        ("{max: 0.3}", "{max: -1}", 7, 26, "rules[0].when.temperature.max", "greater than or equal to 0, found -1"),
-        ("{max: 0.3}", "{max: .inf}", 7, 26, "rules[0].when.temperature.max", "a finite number, found inf"),
-        ("{max: 0.3}", "{}", 7, 20, "rules[0].when.temperature", "expected min, max or both"),
-        ("{min: 0, max: 1}", "{min: 3, max: 1}", 8, 17, "rules[0].when.requests", "expected min <= max, found min 3"),
-        ("{min: 0, max: 1}", "{max: 0.5}", 8, 23, "rules[0].when.requests.max", "a valid integer, found 0.5"),
-        ("drafter: ngram", "drafter: eagle9", 9, 14, "rules[0].drafter", "or 'medusa', found 'eagle9'"),
-        ("drafter: ngram", "drafter: prediction", 9, 14, "rules[0].drafter", "'prediction' is taken by itself"),
-        ("name: rest", "name: prediction", 12, 11, "rules[1].name", "'prediction' is reserved"),
-        ("    drafter: ngram\n", "", 5, 5, "rules[0].drafter", "is missing, expected a drafter"),
-        ("k: 5", "k: 17", 10, 8, "rules[0].k", "expected less than or equal to 16, found 17"),
-        ("k: 5", "k: true", 10, 8, "rules[0].k", "expected a valid integer, found true"),
-        ("k: 5", "k:", 10, 7, "rules[0].k", "expected a value, found nothing"),
-        ("k: 5", "k: !!python/name:os.system 5", 10, 8, "rules[0].k", "found the tag"),
-        ("k: 5", "k: 5\n    k: 6", 11, 5, "rules[0].k", "each key once, found again (first on line 10)"),
-        ("    off: true", "    off: true\n    k: 3", 14, 5, "rules[1].k", "unknown key, expected one of name, when"),
-        ("name: rest", "name: cool", 12, 11, "rules[1].name", "expected a name of its own"),
-        ("name: rest", "name: The Rest", 12, 11, "rules[1].name", "expected a name of lower-case letters"),
-        ("reason: dear", "reason: ''", 14, 13, "rules[1].reason", "expected at least 1 character"),
-        ("k: 5", "k: [5", 11, 11, "the file", "not valid YAML"),
-        ("k: 5", "k: &five 5\n    x: *five", 11, 8, "the file", "aliases are not supported"),
+        ("{tasks: [code]}", "{}", 3, 8, "match", "expected at least one condition"),
+        ("tasks: [code]", "task: [code]", 3, 9, "match.task", "did you mean 'tasks'?"),
+        ("  ngram:", "  ngrm:", 5, 3, "drafters.ngrm", "unknown key, did you mean 'ngram'?"),
+        ("  ngram:", "  zzz:", 5, 3, "drafters.zzz", "unknown key, expected one of ngram, suffix"),
+        ("{max_k: 5}", "{maxk: 5}", 5, 11, "drafters.ngram.maxk", "did you mean 'max_k'?"),
+        ("{max_k: 5}", "{max_k: 17}", 5, 18, "drafters.ngram.max_k", "less than or equal to 16, found 17"),
+        ("{max_k: 5}", "{max_k: true}", 5, 18, "drafters.ngram.max_k", "expected a valid integer, found true"),
+        ("{max_k: 5}", "{max_k: }", 5, 17, "drafters.ngram.max_k", "expected a value, found nothing"),
+        ("{max_k: 5}", "{max_k: !!python/name:os.system 5}", 5, 18, "drafters.ngram.max_k", "found the tag"),
+        ("{max_k: 5}", "{max_k: 5, max_k: 6}", 5, 21, "drafters.ngram.max_k", "found again (first on line 5)"),
+        ("min_k: 2", "min_k: 5", 7, 5, "drafters.suffix", "expected min_k <= max_k, found min_k 5 and max_k 4"),
+        ("{max: 0.3}", "{max: warm}", 10, 11, "temperature[0].max", "a valid number, found 'warm'"),
+        ("{max: 0.3}", "{max: -1}", 10, 11, "temperature[0].max", "greater than or equal to 0, found -1"),
+        ("{max: 0.3}", "{max: .inf}", 10, 11, "temperature[0].max", "a finite number, found inf"),
+        ("{max: 0.3}", "{max_k: 3}", 10, 5, "temperature[0]", "only the last band may leave it out"),
+        ("max: 0.9", "max: 0.2", 11, 10, "temperature[1].max", "expected more than 0.3, where the band before ends"),
+        ("[{max: 3}]", "[{max: 3}, {max: 3}]", 13, 24, "load[1].max", "expected more than 3"),
+        ("[{max: 3}]", "[{max: ${env.NOT_SET}}]", 13, 15, "the file", "not valid YAML"),
+        ("max_k: 4", "max_k: ${env.NOT_SET}", 8, 12, "drafters.suffix.max_k", "variable NOT_SET is not set"),
+        ("max_k: 4", "max_k: ${env.WORDS}", 8, 12, "drafters.suffix.max_k", "a valid integer, found 'a b'"),
+        ("max_k: 4", "max_k: [4", 9, 12, "the file", "not valid YAML"),
+        ("max_k: 4", "max_k: &four 4\n    prior: *four", 9, 12, "the file", "aliases are not supported"),
     ],
 )  # fmt: skip
 def test_mistakes_are_found_in_place(
@@ -104,7 +105,7 @@ def test_mistakes_are_found_in_place(
 ) -> None:
     """One mistake, one problem or more: the first is at the mistake and says what was expected."""
     assert GOOD.count(old) == 1
-    found = validate_file(write(tmp_path, GOOD.replace(old, new)))
+    found = validate_file(write(tmp_path, GOOD.replace(old, new)), {"WORDS": "a b"})
     at_mistake = [problem for problem in found if (problem.line, problem.column) == (line, column)]
     assert [problem.path for problem in at_mistake] == [path], short(found)
     assert message in at_mistake[0].message
@@ -112,9 +113,17 @@ def test_mistakes_are_found_in_place(
 
 def test_all_problems_are_listed_in_order(tmp_path: Path) -> None:
     """A file is checked to its end."""
-    text = GOOD.replace("k: 5", "k: five").replace("version: 1", "version: x").replace("off: true", "of: true")
+    text = GOOD.replace("max_k: 5", "max_k: five").replace("version: 1", "version: x").replace("max: 3", "mx: 3")
     paths = [problem.path for problem in validate_file(write(tmp_path, text))]
-    assert paths == ["version", "rules[0].k", "rules[1].drafter", "rules[1].k", "rules[1].of"]
+    assert paths == ["version", "drafters.ngram.max_k", "load[0].mx"]
+
+
+def test_the_environment_is_filled_in(tmp_path: Path) -> None:
+    """A whole value has the type it would have in the file; in flow style it needs quotes."""
+    text = GOOD.replace("max_k: 4", "max_k: ${env.K}").replace("good", "a-${env.NAME}").replace("0.3", '"${env.T}"')
+    policy = load_file(write(tmp_path, text), {"K": "3", "NAME": "b", "T": "0.25"})
+    assert (policy.workload, policy.temperature[0].max) == ("a-b", 0.25)
+    assert policy.drafters["suffix"].max_k == 3
 
 
 @pytest.mark.parametrize(
@@ -147,35 +156,64 @@ def test_missing_file(tmp_path: Path) -> None:
 
 def test_load_reports_the_first_problem(tmp_path: Path) -> None:
     """The error of a start is one line with the place."""
-    path = write(tmp_path, GOOD.replace("k: 5", "k: 99"))
-    line = f"{path}:10:8: rules[0].k: expected less than or equal to 16, found 99"
-    for load in (lambda: load_policies(tmp_path, "good"), lambda: load_file(path)):
+    path = write(tmp_path, GOOD.replace("max_k: 5", "max_k: 99"))
+    line = f"{path}:5:18: drafters.ngram.max_k: expected less than or equal to 16, found 99"
+    for load in (lambda: load_policies(Source([tmp_path], "good")), lambda: load_file(path)):
         with pytest.raises(PolicyError) as caught:
             load()
         assert caught.value.message == line
 
 
-def test_workload_names_are_unique(tmp_path: Path) -> None:
+def test_workload_names_are_unique_in_a_folder(tmp_path: Path) -> None:
     """Two files of one name: the second is refused and names the first."""
     write(tmp_path, GOOD, "a.yaml")
     second = write(tmp_path, GOOD, "b.yaml")
     with pytest.raises(PolicyError, match=r"'good' is used by a\.yaml") as caught:
-        load_policies(tmp_path, "good")
+        load_policies(Source([tmp_path], "good"))
     assert caught.value.message.startswith(f"{second}:2:11: workload: ")
+
+
+def test_later_folders_replace_workloads_of_earlier_ones(tmp_path: Path) -> None:
+    """By name of the workload, whatever the files are called; the others stay."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    write(first, GOOD, "a.yaml")
+    write(first, GOOD.replace("good", "other"), "b.yaml")
+    write(second, GOOD.replace("max_k: 5", "max_k: 1"), "z.yaml")
+    policies = load_policies(Source([first, second], "good"))
+    assert policies.workloads == ("good", "other")
+    assert policies.policy("good").drafters["ngram"].max_k == 1
+    assert load_policies(Source([second, first], "good")).policy("good").drafters["ngram"].max_k == 5
+
+
+def test_lanes_and_trials_are_checked_at_their_place(tmp_path: Path) -> None:
+    """What no lane can do, and a trial of a workload that is not there, has line and column too."""
+    path = write(tmp_path, GOOD + "trial: {workload: gone, mode: shadow}\n")
+    with pytest.raises(PolicyError, match=r":14:19: trial\.workload: expected a known workload, one of good"):
+        load_policies(Source([tmp_path], "good"))
+    write(tmp_path, GOOD)
+    lanes = (LaneAbility("one", (DrafterAbility("ngram", (1, 2)),)),)
+    assert [(p.line, p.path) for p in validate_file(path, lanes=lanes)] == [
+        (5, "drafters.ngram.max_k"),
+        (7, "drafters.suffix"),
+    ]
+    with pytest.raises(PolicyError, match=r":5:18: drafters\.ngram\.max_k: expected at most 2"):
+        load_policies(Source([tmp_path], "good", lanes=lanes))
 
 
 def test_unknown_default_names_the_known(tmp_path: Path) -> None:
     """A default that no file defines stops the start."""
     write(tmp_path, GOOD)
     with pytest.raises(PolicyError, match="unknown default workload 'gone', known: good"):
-        load_policies(tmp_path, "gone")
+        load_policies(Source([tmp_path], "gone"))
 
 
 def test_directory_without_policies(tmp_path: Path) -> None:
     """An empty or missing directory is refused."""
     for directory in (tmp_path, tmp_path / "gone"):
         with pytest.raises(PolicyError, match="no policy files"):
-            load_policies(directory, "default")
+            load_policies(Source([directory]))
 
 
 def mapping_paths(data: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
@@ -190,7 +228,7 @@ def leaf_paths(data: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | 
     if isinstance(data, dict | list):
         children = data.items() if isinstance(data, dict) else enumerate(data)
         return [found for key, child in children for found in leaf_paths(child, (*path, key))]
-    return [] if path[-1] in ("description", "reason", "name", "workload") else [path]
+    return [] if path[-1] in ("description", "workload") else [path]
 
 
 def put(data: Any, path: tuple[str | int, ...], value: Any) -> None:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from outrider.core import SMALL_CPU, SURFACES, DrafterAbility
+from outrider.cost import VERSION, CostTable
 from outrider.profiles import SGLangSection, UrlSection
-from outrider.runtimes.abilities import Abilities, KRange, Surface, disagreements, read_abilities, wanted_surfaces
+from outrider.runtimes.abilities import Abilities, KRange, disagreements, lane_ability, read_abilities
 
 #: What SGLang 0.5.23 said on a CPU, cut to what matters here.
 PLAIN = {
@@ -21,7 +23,9 @@ EAGLE = PLAIN | {
     "speculative_algorithm": "EAGLE3", "speculative_num_draft_tokens": 8, "speculative_eagle_topk": 4,
     "speculative_num_steps": 3, "device": "cuda", "attention_backend": "flashinfer",
 }  # fmt: skip
-ALL_BUT_PROCESSOR_AND_SEED = {Surface.TEMPERATURE, Surface.TOP_K_TOP_P, Surface.MIN_P, Surface.PENALTIES}
+ALL_BUT_PROCESSOR_AND_SEED = SURFACES - {"logit_processor", "seed"}
+#: What needs no care in verification.
+EASY = {"grammar", "images", "logit_bias", "logprobs", "lora"}
 
 
 def with_plugin(info, *active):
@@ -35,35 +39,47 @@ def test_a_plain_server_decodes_and_honours_its_own_sampling():
     assert found.surfaces == ALL_BUT_PROCESSOR_AND_SEED
     assert (found.max_running, found.context_length, found.version) == (6, 4090, "0.5.23")
     more = read_abilities(PLAIN | {"enable_deterministic_inference": True, "enable_custom_logit_processor": True})
-    assert more.surfaces == set(Surface)
+    assert more.surfaces == SURFACES
 
 
 def test_a_stock_server_that_speculates_has_one_k_and_cannot_stop():
     """On CUDA it samples by temperature; min_p, penalties and both cuts together it does not honour exactly."""
     found = read_abilities(EAGLE)
     assert (found.drafters, found.can_be_off) == ({"eagle3": KRange(3, 3)}, False)
-    assert found.surfaces == {Surface.TEMPERATURE}
-    assert read_abilities(EAGLE | {"speculative_accept_threshold_acc": 0.9}).surfaces == set()
+    assert found.surfaces == EASY | {"temperature"}
+    assert read_abilities(EAGLE | {"speculative_accept_threshold_acc": 0.9}).surfaces == EASY
 
 
 def test_a_stock_server_on_a_cpu_only_takes_the_argmax():
     """Of n-grams as many may be accepted as are verified beside the last token."""
     found = read_abilities(NGRAM)
-    assert (found.drafters, found.surfaces) == ({"ngram": KRange(7, 7)}, set())
+    assert (found.drafters, found.surfaces) == ({"ngram": KRange(7, 7)}, EASY)
 
 
 def test_the_plugin_makes_a_lane_obedient_and_exact():
     """Only what it reports as active counts."""
     found = read_abilities(with_plugin(NGRAM, "k", "sampling", "min_p", "seeds"))
     assert (found.drafters, found.can_be_off) == ({"ngram": KRange(1, 7)}, True)
-    assert found.surfaces == {Surface.TEMPERATURE, Surface.TOP_K_TOP_P, Surface.MIN_P, Surface.SEED}
+    assert found.surfaces == EASY | {"temperature", "top_k_top_p", "min_p", "seed"}
     assert found.plugin == ("k", "sampling", "min_p", "seeds")
     assert read_abilities(with_plugin(NGRAM)) == Abilities(
-        {"ngram": KRange(7, 7)}, False, frozenset(), (), True, 4, 8, "torch_native", 4090, 8, "0.5.23"
+        {"ngram": KRange(7, 7)},
+        False,
+        frozenset(EASY),
+        (),
+        True,
+        4,
+        8,
+        "torch_native",
+        4090,
+        8,
+        "0.5.23",
+        "cpu",
+        SURFACES - {"logit_processor"},
     )
     assert not read_abilities(with_plugin(EAGLE, "k", "steps")).counts_proposed
     assert not read_abilities(EAGLE | {"speculative_adaptive": True}).counts_proposed
-    assert read_abilities(with_plugin(PLAIN, "seeds")).surfaces == ALL_BUT_PROCESSOR_AND_SEED | {Surface.SEED}
+    assert read_abilities(with_plugin(PLAIN, "seeds")).surfaces == ALL_BUT_PROCESSOR_AND_SEED | {"seed"}
 
 
 def test_the_embedded_engine_says_it_in_one_object():
@@ -71,7 +87,7 @@ def test_the_embedded_engine_says_it_in_one_object():
     own = {"drafters": ["ngram", "suffix", "unheard-of"], "max_k": 16, "exact_surfaces": ["min_p", "unheard-of"]}
     found = read_abilities({"outrider": own, "speculative_algorithm": None})
     assert found.drafters == {"ngram": KRange(1, 16), "suffix": KRange(1, 16)}
-    assert (found.can_be_off, found.surfaces) == (True, {Surface.MIN_P})
+    assert (found.can_be_off, found.surfaces) == (True, {"min_p"})
     with pytest.raises(ValueError, match="max_k"):
         read_abilities({"outrider": {}})
 
@@ -120,25 +136,36 @@ def test_a_profile_that_says_nothing_cannot_disagree():
     assert disagreements(profile, read_abilities(EAGLE)) == ()
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ({"temperature": 0, "min_p": 0.1, "seed": 1, "top_k": 5, "top_p": 0.5}, {}),
-        ({}, {Surface.TEMPERATURE: "temperature"}),
-        ({"temperature": 0, "repetition_penalty": 1.1}, {Surface.PENALTIES: "repetition_penalty"}),
-        ({"temperature": 0, "presence_penalty": 0.0, "frequency_penalty": None, "repetition_penalty": 1.0}, {}),
-        ({"min_p": 0.1}, {Surface.TEMPERATURE: "temperature", Surface.MIN_P: "min_p"}),
-        ({"top_k": 5, "top_p": 1.0}, {Surface.TEMPERATURE: "temperature"}),
-        ({"top_k": -1, "top_p": 0.5}, {Surface.TEMPERATURE: "temperature"}),
-        ({"top_k": 5, "top_p": 0.5}, {Surface.TEMPERATURE: "temperature", Surface.TOP_K_TOP_P: "top_p"}),
-        ({"seed": 0}, {Surface.TEMPERATURE: "temperature", Surface.SEED: "seed"}),
-        ({"temperature": 0, "custom_logit_processor": "x"}, {Surface.LOGIT_PROCESSOR: "custom_logit_processor"}),
-        (
-            {"sampling_params": {"temperature": 1, "sampling_seed": 3}, "temperature": 0},
-            {Surface.TEMPERATURE: "sampling_params.temperature", Surface.SEED: "sampling_params.sampling_seed"},
-        ),
-    ],
-)
-def test_surfaces_are_those_that_the_law_uses(body, expected):
-    """Each with the field that asks for it, for the message of a refusal."""
-    assert wanted_surfaces(body) == expected
+def test_decisions_get_what_the_lane_says():
+    """K one by one, its own limits, and costs of the kind of machine that it is on."""
+    stock = lane_ability("stock", read_abilities(NGRAM))
+    assert (stock.name, stock.has_plain, stock.max_running, stock.cost) == ("stock", False, 6, SMALL_CPU)
+    assert stock.drafters == (DrafterAbility("ngram", (7,), is_shared=True),)
+    assert "temperature" not in stock.exact and "grammar" in stock.exact
+    gpu = lane_ability("gpu", read_abilities(EAGLE))
+    assert gpu.cost.knee > SMALL_CPU.knee and not gpu.drafters[0].is_sampled
+    assert lane_ability("twin", read_abilities(EAGLE)).drafters is gpu.drafters
+    own = {"drafters": ["ngram", "draft_model"], "max_k": 3, "exact_surfaces": ["temperature"]}
+    ours = lane_ability("ours", read_abilities({"outrider": own}))
+    assert ours.drafters == (DrafterAbility("ngram", (1, 2, 3)), DrafterAbility("draft_model", (1, 2, 3), True))
+    assert ours.has_plain and ours.exact == {"temperature"}
+
+
+def test_what_is_not_served_is_known():
+    """An engine of ours takes text only, and SGLang what was switched on; what is unknown is left to the lane."""
+    ours = read_abilities({"outrider": {"drafters": [], "max_k": 4}})
+    assert SURFACES - ours.served == {"lora", "images", "logit_processor"}
+    assert SURFACES - read_abilities(PLAIN | {"enable_lora": False}).served == {"lora", "logit_processor"}
+    assert read_abilities({}).served == SURFACES
+
+
+def test_a_lanes_own_cost_table_is_taken():
+    """And one that is no table makes the lane unusable rather than wrong."""
+    table = CostTable(
+        version=VERSION, key={}, num_sequences=(1,), widths=(1,), contexts=(1,), round_s=(((0.5,),),), draft_s={},
+        bytes_per_token=1, weight_bytes=1, read_s=0.1,
+    )  # fmt: skip
+    own = {"drafters": [], "max_k": 4, "cost": table.model_dump(mode="json")}
+    assert lane_ability("a", read_abilities({"outrider": own})).cost == table
+    with pytest.raises(ValueError, match="round_s"):
+        read_abilities({"outrider": own | {"cost": {"version": 1}}})

@@ -13,6 +13,7 @@ import typer
 
 from outrider.cli.console import progress_bar, run_async
 from outrider.config import Config, SGLangSection, UrlSection, inherited_environment, load_config
+from outrider.core import SURFACES
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -116,14 +117,14 @@ def lane_table(gateway: Gateway) -> Table:
     """What is known of each lane now; a question mark is what is not known."""
     from rich.table import Table
 
-    table = Table("lane", "state", "url", "models", "drafters", "off", "exact", "requests", "notes")
+    table = Table("lane", "state", "url", "models", "drafters", "off", "not exact", "requests", "notes")
     for lane in gateway.pool.describe():
         able, load = lane["abilities"], lane["load"]
         drafters = "?" if able is None else ", ".join(f"{n} {a}-{b}" for n, (a, b) in able["drafters"].items()) or "-"
         table.add_row(
             lane["name"], lane["state"], lane["url"] or "-", ", ".join(lane["models"]) or "?", drafters,
             "?" if able is None else str(able["can_be_off"]).lower(),
-            "?" if able is None else ", ".join(able["exact_surfaces"]),
+            "?" if able is None else ", ".join(sorted(SURFACES.difference(able["exact_surfaces"]))) or "-",
             "?" if load is None else f"{load['num_running']}+{load['num_waiting']} of {load['max_running']}",
             "; ".join(filter(None, [lane["reason"], *lane["disagreements"]])),
         )  # fmt: skip

@@ -13,13 +13,14 @@ import orjson
 import typer
 from pydantic import ValidationError
 
-from outrider.config import packaged_data
-from outrider.core import Hints, LaneLoad
+from outrider.config import inherited_environment, packaged_data
+from outrider.core import Hints, LaneAbility, LaneLoad, LaneView
 from outrider.errors import ConfigError, SetupError
-from outrider.policy.decide import Decision
+from outrider.policy.decision import Decision
 from outrider.policy.features import extract_features
-from outrider.policy.loader import load_file, load_policies, validate_file
-from outrider.policy.rules import policy_schema
+from outrider.policy.limits import policy_schema
+from outrider.policy.loader import Source, load_policies, validate_file
+from outrider.policy.plan import PLAN_OFF, Plan
 
 app = typer.Typer(no_args_is_help=True, help="Check policy files and explain decisions, without a server.")
 
@@ -40,18 +41,30 @@ def _one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
+Policies = Annotated[Path | None, typer.Option(help="Folder of policy files; else those of the package.")]
+Default = Annotated[str, typer.Option(help="Workload for requests that no file matches.")]
+Lanes = Annotated[
+    Path | None,
+    typer.Option(help="JSON list of lanes: name, drafters with ks, cost; else one embedded engine."),
+]
+
+
 @app.command()
 @_one_line_errors
-def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policy files.")]) -> None:
+def validate(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policy files.")], lanes: Lanes = None
+) -> None:
     """Check policy files; each problem is a line `file:line:column: path: what was expected`."""
+    from outrider.cli.policy_lab import read_lanes
+
+    abilities = () if lanes is None else read_lanes(lanes)
     has_problems = False
     for path in files:
-        problems = validate_file(path)
+        problems = validate_file(path, inherited_environment(), abilities)
         for problem in problems:
             typer.echo(str(problem))
         if not problems:
-            num_rules = len(load_file(path).rules)
-            typer.echo(f"{path}: ok, {num_rules} {'rule' if num_rules == 1 else 'rules'}")
+            typer.echo(f"{path}: ok")
         has_problems = has_problems or bool(problems)
     if has_problems:
         raise typer.Exit(1)
@@ -61,20 +74,113 @@ def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help
 @_one_line_errors
 def explain(
     request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="An OpenAI request body; - reads stdin.")],
-    policies: Annotated[Path | None, typer.Option(help="Folder of policy files; else those of the package.")] = None,
-    default: Annotated[str, typer.Option(help="Workload for tasks that no file matches.")] = "default",
+    policies: Policies = None,
+    default: Default = "default",
     requests: Annotated[
         int | None, typer.Option(min=0, help="Requests running and waiting on the lane; omitted: unknown.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the plan for a request, and why."""
-    policy_set = load_policies(policies or packaged_data("policies"), default)
+    policy_set = load_policies(_source(policies, default))
     body = _read_body(request)
     hints = _read_hints(request, body)
     load = None if requests is None else LaneLoad(requests, 0, max(1, requests), read_at_s=0.0)
-    decision = policy_set.decide(extract_features(body, hints), hints, load, now_s=0.0)
+    view = LaneView(LaneAbility.embedded("embedded"), load)
+    decision = policy_set.decide(extract_features(body, hints), hints, [view], now_s=0.0)
     typer.echo(orjson.dumps(_to_json(decision), option=orjson.OPT_INDENT_2) if as_json else _to_text(decision))
+
+
+def _source(policies: Path | None, default: str) -> Source:
+    return Source([policies or packaged_data("policies")], default, env=inherited_environment())
+
+
+@app.command()
+@_one_line_errors
+def simulate(
+    policies: Policies = None,
+    default: Default = "default",
+    lanes: Lanes = None,
+    requests: Annotated[int, typer.Option(min=1, help="Requests, over all tasks and temperatures.")] = 1000,
+    rate: Annotated[float, typer.Option(min=0.001, help="Arrivals a second.")] = 1.0,
+    alpha: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Acceptance of every draft; else as the priors say.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of arrivals and acceptance.")] = 1,
+    records: Annotated[Path | None, typer.Option(help="Write the requests here, for replay and tune.")] = None,
+) -> None:
+    """Run a policy, with its learning, against a model of lanes: costs, acceptance, arrivals."""
+    from rich.console import Console
+
+    from outrider.cli.policy_lab import read_lanes, run_simulation, simulation_table, write_records
+
+    policy_set = load_policies(_source(policies, default))
+    served = run_simulation(policy_set, read_lanes(lanes), (requests, rate, alpha), seed)
+    Console().print(simulation_table(served))
+    if records is not None:
+        write_records(records, served)
+
+
+@app.command()
+@_one_line_errors
+def replay(
+    records: Annotated[Path, typer.Argument(help="A learning store, or one JSON object a line.")],
+    policies: Policies = None,
+    default: Default = "default",
+    lanes: Lanes = None,
+    plan: Annotated[str | None, typer.Option(help="One plan for all, as ngram:3 or off; else the policy.")] = None,
+) -> None:
+    """Expected speeds of recorded requests under another policy, drafter or k; on the first lane."""
+    from rich.console import Console
+
+    from outrider.cli.policy_lab import read_lanes, read_records, replay_table
+    from outrider.policy.evaluate import Evaluator
+
+    found = read_records(records)
+    policy_set = load_policies(_source(policies, default))
+    fixed = None if plan is None else _read_plan(plan)
+    replayed = list(Evaluator(read_lanes(lanes)[0], found).replay(found, policy_set, fixed))
+    Console().print(replay_table(replayed))
+
+
+@app.command()
+@_one_line_errors
+def tune(
+    records: Annotated[Path, typer.Argument(help="A learning store, or one JSON object a line.")],
+    lanes: Lanes = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the files; else they are printed.")] = None,
+) -> None:
+    """Policy files from recorded requests, with the expected gain, its confidence, and hints; on the first lane."""
+    from outrider.cli.policy_lab import read_lanes, read_records
+    from outrider.policy.evaluate import Evaluator, advise, to_yaml
+
+    found = read_records(records)
+    for advice in advise(Evaluator(read_lanes(lanes)[0], found), found):
+        if out is None:
+            typer.echo(to_yaml(advice))
+        else:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / f"{advice.workload}.yaml").write_text(to_yaml(advice), encoding="utf-8")
+            typer.echo(f"{out / f'{advice.workload}.yaml'}: expected gain {advice.gain:.2f} +- {advice.margin:.2f}")
+
+
+@app.command()
+def speed(decisions: Annotated[int, typer.Option(min=100, help="Decisions per row.")] = 20_000) -> None:
+    """CPU time of one decision with 8 lanes and 7 drafters; other processes do not count."""
+    from outrider.cli.policy_lab import decision_times
+
+    for name, learns in (("nothing new learnt", False), ("every answer learnt", True)):
+        times = decision_times(decisions, learns=learns)
+        median_us, p99_us = (times[int(len(times) * share)] * 1e6 for share in (0.5, 0.99))
+        typer.echo(f"{name}: median {median_us:.0f} us, p99 {p99_us:.0f} us")
+
+
+def _read_plan(text: str) -> Plan:
+    drafter, _, k = text.partition(":")
+    try:
+        return PLAN_OFF if text == "off" else Plan(drafter, int(k))
+    except ValueError as error:
+        raise ConfigError(f"--plan: expected off or DRAFTER:K, found {text!r}: {error}") from error
 
 
 @app.command()
@@ -118,6 +224,8 @@ def _to_json(decision: Decision) -> dict[str, Any]:
         "workload": decision.workload,
         "rule": decision.rule,
         "reasons": list(decision.reasons),
+        "lane": decision.lane,
+        "candidates": decision.candidates(),
         "features": asdict(decision.features),
         "requests": decision.load.num_requests if decision.load else None,
     }

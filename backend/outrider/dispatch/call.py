@@ -34,6 +34,8 @@ class Call:
     """`time.monotonic()` of the arrival."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers to forward to the lane."""
+    client_headers: Mapping[str, str] = field(default_factory=dict)
+    """All that the client sent, for workloads that match on them; found by names in lower case."""
     claim: Claim = ANYBODY
     """Priority, tenant and deadline."""
     key: Key | None = None

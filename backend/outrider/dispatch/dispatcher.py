@@ -7,23 +7,26 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from operator import attrgetter
 
-from outrider.core import Outcome
+from outrider.core import LaneView, Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
+from outrider.dispatch.learning import LearningStore, feedback_of
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneUnavailable
-from outrider.policy.decide import Decision, PolicySet
+from outrider.policy.decide import Origin, PolicySet
+from outrider.policy.decision import Decision
 from outrider.policy.features import extract_features
-from outrider.runtimes.abilities import wanted_surfaces
+from outrider.policy.reload import PolicyFiles
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.pool import Pool
-from outrider.runtimes.resolve import Resolution, resolve
 from outrider.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
+_NUM_IN_FLIGHT = attrgetter("num_in_flight")
 #: Status of a request whose client left; in logs and metrics only.
 CLIENT_LEFT = 499
 
@@ -36,14 +39,16 @@ class Dispatcher:
         admission: Admission,
         pool: Pool,
         client: LaneClient,
-        policies: PolicySet,
+        files: PolicyFiles,
         metrics: Metrics,
         on_outcome: Callable[[Call, Outcome], None] | None = None,
     ) -> None:
         self._admission = admission
         self._pool = pool
         self._client = client
-        self._policies = policies
+        self.files = files
+        self.store: LearningStore | None = None
+        """Where finished requests are recorded; None records none."""
         self._metrics = metrics
         self._on_outcome = on_outcome
         self.num_open = 0
@@ -52,12 +57,9 @@ class Dispatcher:
         self._idle.set()
 
     @property
-    def workloads(self) -> tuple[str, ...]:
-        return self._policies.workloads
-
-    def replace_policies(self, policies: PolicySet) -> None:
-        """Decide by these from the next request on."""
-        self._policies = policies
+    def policies(self) -> PolicySet:
+        """Those in force; another set when the files are read anew."""
+        return self.files.current
 
     async def wait_until_idle(self) -> None:
         """Return when no request is open."""
@@ -72,6 +74,7 @@ class Dispatcher:
         """
         # What no branch below replaces is a fault of ours.
         outcome = Outcome(status=500, error_code="internal_error", tenant=call.claim.tenant)
+        decision: Decision | None = None
         self.num_open += 1
         self._idle.clear()
         try:
@@ -79,9 +82,9 @@ class Dispatcher:
             with _within_limits(call, outcome):
                 async with self._admission.slot(call.claim):
                     outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
-                    decision, found = self._route(call, model, outcome)
-                    with found.lane.occupied():
-                        yield self._start(call, found, model, decision, outcome)
+                    decision, lane = self._route(call, model, outcome)
+                    with lane.occupied():
+                        yield self._start(call, lane, model, decision, outcome)
         except APIError as error:
             outcome.status, outcome.error_code = error.status, error.code
             raise
@@ -92,43 +95,43 @@ class Dispatcher:
             self.num_open -= 1
             if not self.num_open:
                 self._idle.set()
-            self._end(call, outcome)
+            self._end(call, outcome, decision)
 
-    def _route(self, call: Call, model: str, outcome: Outcome) -> tuple[Decision, Resolution]:
-        """Decide by the load of the lane that then runs it: its choice may need a second look at the load."""
+    def _route(self, call: Call, model: str, outcome: Outcome) -> tuple[Decision, Lane]:
+        """Decide over the ready lanes of the model's group."""
         began_s = time.monotonic()
-        lanes, wanted = self._pool.ready(model), wanted_surfaces(call.body)
-        features = extract_features(call.body, call.hints)
-
-        def look(lane: Lane) -> tuple[Decision, Resolution]:
-            decision = self._policies.decide(features, call.hints, lane.load(), began_s)
-            is_exact = self._policies.is_exact(decision.workload)
-            return decision, resolve(decision.plan, wanted, lanes, is_exact=is_exact)
-
-        first = min(lanes, key=lambda lane: lane.num_requests)
-        decision, found = look(first)
-        if found.lane is not first:
-            decision, found = look(found.lane)
+        # Where loads are unknown or equal, the first of equals is taken: the one with the fewest requests of ours.
+        lanes = sorted(self._pool.ready(model), key=_NUM_IN_FLIGHT)
+        tenant = None if call.key is None else call.claim.tenant
+        features = extract_features(call.body, call.hints, tenant, call.claim.priority)
+        views = [LaneView(lane.ability, lane.load()) for lane in lanes]
+        origin = Origin(call.model, call.client_headers)
+        decision = self.policies.decide(features, call.hints, views, began_s, origin)
         outcome.phases["plan"] = time.monotonic() - began_s
         outcome.workload, outcome.num_prompt_tokens = decision.workload, features.num_prompt_tokens
-        self._metrics.decided(decision.workload, decision.rule, found.plan.drafter, found.plan.k)
-        return decision, found
+        plan = decision.plan
+        self._metrics.decided(decision.workload, decision.rule, plan.drafter, plan.k)
+        return decision, next(lane for lane in lanes if lane.ability is decision.option.lane)
 
-    def _start(self, call: Call, found: Resolution, model: str, decision: Decision, outcome: Outcome) -> Run:
-        lane = found.lane
+    def _start(self, call: Call, lane: Lane, model: str, decision: Decision, outcome: Outcome) -> Run:
         if lane.url is None:
             raise LaneUnavailable(f"lane {lane.name} is {lane.state.value}", retry_after_s=1.0)
         return Run(
-            call, self._client, lane.name, lane.url, model, decision, outcome, list(found.reasons),
-            effective=found.plan, counts_proposed=lane.abilities.counts_proposed,
+            call, self._client, lane.name, lane.url, model, decision, outcome,
+            counts_proposed=lane.abilities.counts_proposed,
         )  # fmt: skip
 
-    def _end(self, call: Call, outcome: Outcome) -> None:
+    def _end(self, call: Call, outcome: Outcome, decision: Decision | None) -> None:
         outcome.total_s = time.monotonic() - call.arrived_at_s
         if outcome.first_event_s is not None:
             outcome.phases["prefill"] = outcome.first_event_s - outcome.phases["admit"] - outcome.phases["plan"]
             outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
         self._metrics.ended(outcome)
+        feedback = feedback_of(outcome)
+        if decision is not None and feedback is not None:
+            self.policies.learn(decision, feedback)
+            if self.store is not None:
+                self.store.record(decision, outcome)
         logger.info(
             "request %s %s: %d %s in %.3f s",
             call.request_id, call.path, outcome.status, outcome.error_code or "ok", outcome.total_s,

@@ -12,7 +12,7 @@ from typing import Any
 from outrider.core import Outcome, Report, SpecStats, WirePlan
 from outrider.dispatch.call import Call
 from outrider.errors import APIError, DeadlineExceeded
-from outrider.policy.decide import Decision
+from outrider.policy.decision import Decision
 from outrider.policy.plan import Plan
 from outrider.runtimes.client import LaneAnswer, LaneClient, lane_call
 
@@ -37,8 +37,6 @@ class Run:
     outcome: Outcome
     reasons: list[str] = field(default_factory=list)
     """What came to light after the decision."""
-    effective: Plan | None = None
-    """The lane's nearest to the decided plan; None when it runs just that."""
     counts_proposed: bool = True
     """Whether the lane's count of proposed drafts can be believed."""
     _last_event_s: float = 0.0
@@ -46,7 +44,7 @@ class Run:
     @property
     def plan(self) -> Plan:
         """The plan that the lane runs."""
-        return self.effective or self.decision.plan
+        return self.decision.plan
 
     def open(self) -> AbstractAsyncContextManager[LaneAnswer]:
         """Send the request to the lane; leaving the block early aborts it there. DeadlineExceeded."""
@@ -124,7 +122,11 @@ class Run:
 
     def _inputs(self) -> dict[str, Any]:
         load = self.decision.load
-        return {"features": asdict(self.decision.features), "load": None if load is None else load.to_wire()}
+        return {
+            "features": asdict(self.decision.features),
+            "load": None if load is None else load.to_wire(),
+            "candidates": self.decision.candidates(),
+        }
 
 
 @asynccontextmanager

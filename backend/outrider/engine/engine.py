@@ -96,6 +96,7 @@ class Engine:
         self.drafters = DrafterSources(self.model, self.tokenizer, options, max_positions)
         config = self.model.config
         self.grammars = GrammarCompiler(self.tokenizer, config.vocab_size, config.eos_token_ids)
+        self.cost = cost
         self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows, limits.max_step_rows, cost)
 
     @property

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from outrider.core import MAX_K
+from outrider.core import MAX_K, SURFACES
 from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DraftOptions
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.loop import EngineLoad
 from outrider.version import __version__
 
 #: Parts of the sampling law that gateways ask about; all that the engine takes, it honours, drafts or not.
-_EXACT_SURFACES = ("temperature", "top_k with top_p", "min_p", "penalties", "seed")
+_EXACT_SURFACES = tuple(sorted(SURFACES - {"logit_processor", "lora", "images"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ def server_info(engine: Engine, options: ServerOptions) -> dict[str, Any]:
             "max_k": MAX_K,
             "exact_surfaces": _EXACT_SURFACES,
             "drafter_info": engine.drafters.info,
+            "cost": None if engine.cost is None else engine.cost.model_dump(),
             "memory": engine.memory,
         },
         "internal_states": [{"effective_max_running_requests_per_dp": limits.max_running}],

@@ -97,6 +97,7 @@ class Routes:
             num_choices=fields.num_choices,
             arrived_at_s=arrived_at_s,
             headers=forwarded | {"x-request-id": request[REQUEST_ID]},
+            client_headers=request.headers,
             claim=claim_of(request.headers, key, self._limits),
             key=key,
         )
@@ -144,7 +145,8 @@ class Routes:
             "status": "ready" if is_ready else "not ready",
             "reasons": [f"lane {lane.name}: {lane.reason}" for lane in self._pool.lanes if lane.reason],
             "lanes": lanes,
-            "workloads": self._dispatcher.workloads,
+            "workloads": self._dispatcher.policies.workloads,
+            "policies": {"hash": self._dispatcher.files.digest, "problem": self._dispatcher.files.problem},
         }
         return _json(body, 200 if is_ready else 503)
 

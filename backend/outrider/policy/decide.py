@@ -1,172 +1,170 @@
-"""The decision: from features, hints and load to a plan, and the reasons. Pure; the caller gives the time."""
+"""The decision: which workload a request belongs to, which plan it gets, and why. Pure; the caller gives the time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 
-from outrider.core import DRAFTERS, Hints, LaneLoad
+from outrider.core import TASKS, Hints, LaneView
+from outrider.errors import InvalidRequest
+from outrider.policy.choose import Kind, Surveyor
+from outrider.policy.decision import Decision, refusal_shown, refusals_shown
 from outrider.policy.features import Features
-from outrider.policy.plan import PLAN_OFF, Plan
-from outrider.policy.rules import (
-    RULE_NONE,
-    RULE_PREDICTION,
-    RULE_REQUEST,
-    PlanRule,
-    Range,
-    Rule,
-    When,
-    WorkloadPolicy,
-)
-
-#: Draft tokens per step from a prediction: nearly all are accepted until the answer departs from it.
-PREDICTION_K = 8
+from outrider.policy.learning import Feedback, Learner
+from outrider.policy.limits import Match, WorkloadPolicy
+from outrider.policy.options import UNSERVED, Row
+from outrider.policy.plan import Plan
+from outrider.policy.settle import Settled, Settler, plain_of
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """How one request is to be speculated, by which rule, and why."""
+class Origin:
+    """Where a request comes from, as far as workloads match on it."""
 
-    plan: Plan
-    workload: str
-    """Name of the policy file that was asked."""
-    rule: str
-    """The rule that decided; `request` when the request's hints did, `prediction` when the request carries one and is
-    speculated, `no-rule` when no rule held."""
-    reasons: tuple[str, ...]
-    """Readable sentences, in the order in which they came to bear."""
-    features: Features
-    load: LaneLoad | None
-    """The load as it was given, also when it was too old to be used."""
+    model: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Found by names in lower case."""
 
 
 class PolicySet:
-    """The policy files of one directory, in file-name order."""
+    """The policies of one configuration, and what they have learnt."""
 
-    def __init__(self, policies: Sequence[WorkloadPolicy], default: str) -> None:
-        """`default` names the workload for tasks that none matches; KeyError when it is not among `policies`."""
+    def __init__(self, policies: Sequence[WorkloadPolicy], default: str, learner: Learner | None = None) -> None:
+        """`default` names the workload for requests that none matches; KeyError when it is not among `policies`.
+
+        Where several match, the one with most conditions is asked, and of equals the first.
+        """
         self._by_name = {policy.workload: policy for policy in policies}
         self._default = self._by_name[default]
-        self._by_task: dict[str, WorkloadPolicy] = {}
-        for policy in policies:
-            for task in policy.match.tasks if policy.match else ():
-                self._by_task.setdefault(task, policy)
+        self.learner = learner or Learner()
+        self._surveyor = Surveyor(self.learner)
+        self._settler = Settler(self.learner, self._surveyor)
+        self._num_tried: dict[str, int] = {}
+        matching = [(policy, policy.match) for policy in policies if policy.match is not None]
+        matching.sort(key=lambda pair: -len(pair[1].model_fields_set))
+        self._by_task = {
+            task: tuple(pair for pair in matching if pair[1].tasks is None or task in pair[1].tasks) for task in TASKS
+        }
 
     @property
     def workloads(self) -> tuple[str, ...]:
         """Names of the workloads, in file-name order."""
         return tuple(self._by_name)
 
-    def is_exact(self, workload: str) -> bool:
-        """Whether requests of this workload are refused rather than sampled in another way than asked."""
-        return self._by_name[workload].exact
+    def policy(self, workload: str) -> WorkloadPolicy:
+        """The policy of a workload; KeyError when there is none."""
+        return self._by_name[workload]
 
-    def decide(self, features: Features, hints: Hints, load: LaneLoad | None, now_s: float) -> Decision:
-        """The plan for one request. `load` is the lane's without this request; None means unknown, which is not idle.
+    def decide(
+        self,
+        features: Features,
+        hints: Hints,
+        lanes: Sequence[LaneView],
+        now_s: float,
+        origin: Origin | None = None,
+    ) -> Decision:
+        """The plan and lane for one request; `now_s` is `time.monotonic()`.
 
-        `now_s` is `time.monotonic()`; a reading older than the policy's `load_max_age_s` counts as unknown.
+        InvalidRequest when no lane can serve what the request asks for, or what it fixes and its workload refuses to
+        replace.
         """
-        policy = self._by_task.get(features.task)
-        source = "given by the request" if features.is_task_given else "guessed"
-        task = f"task {features.task} ({source})"
-        why = (
-            f"{task} belongs to workload {policy.workload}"
-            if policy
-            else f"no workload is for {task}, so the default"
-        )
-        policy = policy or self._default
-        if hints.is_off:
-            off_reason = ("the request turned speculation off",)
-            return Decision(PLAN_OFF, policy.workload, RULE_REQUEST, off_reason, features, load)
-        plan, rule, reasons = _apply_rules(policy, features, load, now_s)
-        plan, override = _apply_hints(plan, hints, policy.default_k)
-        if override:
-            rule, reasons = RULE_REQUEST, (*reasons, override)
-        if features.has_prediction and not plan.is_off and hints.drafter is None:
-            plan, rule = Plan("prediction", hints.k or PREDICTION_K), RULE_PREDICTION
-            reasons = (*reasons, "the request carries a prediction, which is a better draft than any other")
-        return Decision(plan, policy.workload, rule, (why, *reasons), features, load)
+        policy = self._workload(features, origin)
+        decision = self._decide(policy, features, hints, lanes, now_s)
+        trial = policy.trial
+        if trial is None or decision.rule in ("request", "nearest"):
+            return decision
+        self._num_tried[policy.workload] = number = self._num_tried.get(policy.workload, 0) + 1
+        if int(number * trial.share) == int((number - 1) * trial.share):
+            return decision
+        other = self._decide(self._by_name[trial.workload], features, hints, lanes, now_s)
+        if trial.mode == "shadow":
+            return replace(decision, trial=f"shadow {trial.workload} would run: {other.option.shown}")
+        role = f"canary of workload {policy.workload}"
+        return replace(other, role=role, trial=f"{policy.workload} would run: {decision.option.shown}")
+
+    def learn(self, decision: Decision, feedback: Feedback) -> None:
+        """Take in how a decided request went."""
+        self.learner.learn(decision, feedback)
+
+    def _workload(self, features: Features, origin: Origin | None) -> WorkloadPolicy:
+        for policy, match in self._by_task[features.task]:
+            if _matches(match, features, origin):
+                return policy
+        return self._default
+
+    def _decide(
+        self, policy: WorkloadPolicy, features: Features, hints: Hints, lanes: Sequence[LaneView], now_s: float
+    ) -> Decision:
+        drafter = None if hints.is_off else hints.drafter
+        kind = self._surveyor.kind(policy, features, drafter, hints.k or None)
+        rows = self._surveyor.rows(kind, features, lanes, now_s)
+        fit = _fittest(rows)
+        _refuse_inexact(policy, features, fit)
+        settled = _plain(fit) if hints.is_off else self._settler.settle(kind, fit)
+        if settled is None and not hints.is_off:
+            # Lanes that must speculate, and with what the workload does not allow: as little as they can.
+            least = self._surveyor.kind(policy, features, None, 1)
+            settled = self._settler.settle(least, _fittest(self._surveyor.rows(least, features, lanes, now_s)))
+            settled = settled and Settled(settled.option, "no-plain")
+        if settled is None or (settled.rule == "nearest" and policy.fallback == "refuse"):
+            raise InvalidRequest(_unserved(kind, hints, rows), param="outrider")
+        option, rule = settled
+        load = None
+        for view in lanes:
+            if view.ability is option.lane:
+                load = view.load
+        plan = _plan(option.drafter, option.k)
+        unfit = () if fit is rows else [row for row in rows if row.num_missing > fit[0].num_missing]
+        return Decision(plan, policy.workload, rule, features, option, kind, fit, unfit, load, self.learner.rounds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
-    """One condition: whether it holds, with the value seen."""
-
-    holds: bool
-    text: str
+@cache
+def _plan(drafter: str, k: int) -> Plan:
+    return Plan(drafter, k)
 
 
-def _apply_rules(
-    policy: WorkloadPolicy, features: Features, load: LaneLoad | None, now_s: float
-) -> tuple[Plan, str, tuple[str, ...]]:
-    """The plan, name and reasons of the first rule that holds; off when none does."""
-    missing = _why_load_is_unknown(load, now_s, policy.load_max_age_s)
-    num_requests = None if missing or load is None else load.num_requests
-    skipped: list[str] = []
-    for rule in policy.rules:
-        checks = tuple(_checks(rule.when, features, num_requests)) if rule.when else ()
-        if not all(check.holds for check in checks):
-            continue
-        if num_requests is None and rule.when and rule.when.requests:
-            skipped.append(rule.name)
-            continue
-        texts = (check.text for check in checks)
-        return _plan_of(rule), rule.name, (*_skip_reason(skipped, missing), *texts, rule.reason)
-    return PLAN_OFF, RULE_NONE, (*_skip_reason(skipped, missing), f"no rule of workload {policy.workload} holds")
+def _fittest(rows: list[Row]) -> list[Row]:
+    """The lanes that honour most of what the request asks for: the law comes before speed."""
+    least, most = UNSERVED, 0
+    for row in rows:
+        missing = row.num_missing
+        if missing < least:
+            least = missing
+        if missing > most:
+            most = missing
+    return rows if least == most else [row for row in rows if row.num_missing == least]
 
 
-def _skip_reason(skipped: Sequence[str], missing: str | None) -> tuple[str, ...]:
-    return (f"{missing}, so these rules do not apply: {', '.join(skipped)}",) if skipped else ()
+def _refuse_inexact(policy: WorkloadPolicy, features: Features, fit: Sequence[Row]) -> None:
+    first = fit[0]
+    if first.unserved:
+        name = features.surfaces[first.unserved[0]]
+        raise InvalidRequest(f"{name}: no lane that is ready serves it; {refusal_shown(first.refusal)}", param=name)
+    if policy.exact and first.inexact:
+        name = features.surfaces[first.inexact[0]]
+        raise InvalidRequest(f"{name}: the workload is exact, and no lane that is ready honours it", param=name)
 
 
-def _plan_of(rule: Rule) -> Plan:
-    return Plan(rule.drafter, rule.k) if isinstance(rule, PlanRule) else PLAN_OFF
+def _plain(rows: Sequence[Row]) -> Settled | None:
+    """Where nothing can speculate, if there is such a lane: others may decode plainly by verifying no drafts."""
+    best = plain_of([row for row in rows if not row.lane.drafters]) or plain_of(rows)
+    return None if best is None else Settled(best, "request")
 
 
-def _why_load_is_unknown(load: LaneLoad | None, now_s: float, max_age_s: float) -> str | None:
-    """None when the load is known."""
-    if load is None:
-        return "the lane's load is unknown"
-    age_s = now_s - load.read_at_s
-    if age_s > max_age_s:
-        return f"the lane's load is unknown, the last reading is {age_s:.1f} s old (> {max_age_s:g} s)"
-    return None
+def _matches(match: Match, features: Features, origin: Origin | None) -> bool:
+    """The task has been looked at already."""
+    origin = origin or _NOWHERE
+    return (
+        (match.models is None or origin.model in match.models)
+        and (match.tenants is None or features.tenant in match.tenants)
+        and (match.headers is None or all(origin.headers.get(k.lower()) == v for k, v in match.headers.items()))
+    )
 
 
-def _checks(when: When, features: Features, num_requests: int | None) -> Iterator[_Check]:
-    """The conditions that can be checked; the one on the load is left out while the load is unknown."""
-    if when.tasks:
-        yield _Check(features.task in when.tasks, f"task {features.task} in {', '.join(when.tasks)}")
-    if when.temperature:
-        yield _within(when.temperature, features.temperature, f"temperature {features.temperature:g}")
-    if when.prompt_tokens:
-        tokens = features.num_prompt_tokens
-        yield _within(when.prompt_tokens, tokens, f"{tokens} prompt tokens")
-    if when.self_repetition:
-        share = features.self_repetition
-        yield _within(when.self_repetition, share, f"prompt self-repetition {share:.3g}")
-    if when.requests and num_requests is not None:
-        noun = "request" if num_requests == 1 else "requests"
-        yield _within(when.requests, num_requests, f"{num_requests} {noun} on the lane")
+_NOWHERE = Origin()
 
 
-def _within(bounds: Range[float] | Range[int], value: float, text: str) -> _Check:
-    holds = True
-    if bounds.min is not None:
-        holds = value >= bounds.min
-        text += f" >= {bounds.min:g}"
-    if bounds.max is not None:
-        holds = holds and value <= bounds.max
-        text += f"{' and' if bounds.min is not None else ''} <= {bounds.max:g}"
-    return _Check(holds, text)
-
-
-def _apply_hints(plan: Plan, hints: Hints, default_k: int) -> tuple[Plan, str | None]:
-    """The rule's plan with what the request fixes, and a sentence about it; None when it fixes nothing."""
-    if hints.drafter is None and hints.k is None:
-        return plan, None
-    drafter = hints.drafter or (DRAFTERS[0] if plan.is_off else plan.drafter)
-    k = hints.k or (default_k if plan.is_off else plan.k)
-    asked = [f"drafter {hints.drafter}"] if hints.drafter else []
-    asked += [f"k {hints.k}"] if hints.k else []
-    return Plan(drafter, k), f"the request fixed {' and '.join(asked)}"
+def _unserved(kind: Kind, hints: Hints, rows: Sequence[Row]) -> str:
+    what = "no lane can run without speculation" if hints.is_off else f"no lane can run {kind.fixed}"
+    return "; ".join([what, *refusals_shown([refusal for row in rows for refusal in row.refused])])

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outrider.core import Hints
+from outrider.core import Hints, Priority, Surface
 from outrider.policy.classify import classify
+from outrider.policy.lookup import split_text, told_share
 
 #: What SGLang and OpenAI sample with when a request names no temperature.
 DEFAULT_TEMPERATURE = 1.0
-#: Repetition is looked for in this much of each end of a prompt, which bounds the time.
-_WINDOW_CHARS = 4096
-_WINDOW_IDS = 1024
-_GRAM = 4
+#: The dry run looks at this much of the prompt's end, which bounds its time.
+_DRY_RUN_CHARS, _DRY_RUN_IDS = 3072, 512
 #: A message no longer than this that shows no task ("can you parallelise it?") continues the one before it.
 _FOLLOW_UP_MAX_CHARS = 200
+_PRIORITIES: Mapping[Priority, int] = {"interactive": 1, "default": 0, "bulk": -1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +33,21 @@ class Features:
     """Characters of text; token ids, images and tool definitions do not count."""
     num_prompt_tokens: int
     """An estimate: characters / 4, rounded up; exact when the prompt was given as token ids."""
-    self_repetition: float
-    """0..1: share of the prompt's 4-grams (words, or token ids) that occur more than once in it. Of a prompt over
-    8,192 characters only the two ends are looked at; text without spaces counts as one word."""
+    dry_run: float
+    """0..1: share of the tokens at the prompt's end that look-up in the prompt itself would have drafted rightly."""
     num_messages: int
     """Messages of a chat body; 0 for a completions body."""
     is_stream: bool
     has_prediction: bool = False
     """The request carries OpenAI's `prediction`, a text that the answer is expected to resemble."""
+    surfaces: Mapping[Surface, str] = field(default_factory=dict)
+    """What of sampling and content not every lane honours, each with the field that asks for it."""
+    priority: int = 0
+    """Above 0 is high, below is low: SGLang's `priority`, else that of the queue."""
+    max_tokens: int | None = None
+    tenant: str | None = None
+    """A name that keeps one customer's texts from another's, never a secret: the request's `cache_salt` when it has
+    one, else the tenant of its key."""
 
 
 @dataclass(slots=True)
@@ -53,26 +59,34 @@ class _Prompt:
     system: str = ""
     user: list[str] = field(default_factory=list)
     num_messages: int = 0
+    has_images: bool = False
 
 
-def extract_features(body: Mapping[str, Any], hints: Hints) -> Features:
-    """Features of an OpenAI chat body (`messages`) or completions body (`prompt`).
+def extract_features(
+    body: Mapping[str, Any], hints: Hints, tenant: str | None = None, priority: Priority = "default"
+) -> Features:
+    """Features of an OpenAI chat body (`messages`) or completions body (`prompt`), from this tenant's key.
 
     Raises nothing on a body that the gateway's schema lets pass; what is not text or token ids is left out.
     """
     messages = body.get("messages")
     prompt = _read_messages(messages) if isinstance(messages, list) else _read_prompt(body.get("prompt"))
     num_chars = sum(map(len, prompt.texts))
+    temperature = _temperature(body.get("temperature"))
     return Features(
-        temperature=_temperature(body.get("temperature")),
+        temperature=temperature,
         task=hints.task or _guess_task(prompt),
         is_task_given=hints.task is not None,
         num_prompt_chars=num_chars,
         num_prompt_tokens=-(-num_chars // 4) + len(prompt.ids),
-        self_repetition=_self_repetition(prompt),
+        dry_run=_dry_run(prompt),
         num_messages=prompt.num_messages,
         is_stream=body.get("stream") is True,
-        has_prediction=isinstance(body.get("prediction"), Mapping),
+        has_prediction=isinstance(body.get("prediction"), dict),
+        surfaces=_surfaces(body, temperature, has_images=prompt.has_images),
+        priority=_whole(body.get("priority")) or _PRIORITIES[priority],
+        max_tokens=_whole(body.get("max_completion_tokens")) or _whole(body.get("max_tokens")),
+        tenant=_name(body.get("cache_salt")) or tenant,
     )
 
 
@@ -84,9 +98,14 @@ def _temperature(value: object) -> float:
 def _read_messages(messages: Sequence[Any]) -> _Prompt:
     prompt = _Prompt(num_messages=len(messages))
     for message in messages:
-        if not isinstance(message, Mapping):
+        if not isinstance(message, dict):
             continue
-        text = "\n".join(_content_texts(message.get("content")))
+        content = message.get("content")
+        if isinstance(content, str):
+            text = content
+        else:
+            text = "\n".join(_content_texts(content))
+            prompt.has_images = prompt.has_images or _has_image(content)
         prompt.texts.append(text)
         role = message.get("role")
         if role == "user":
@@ -96,13 +115,16 @@ def _read_messages(messages: Sequence[Any]) -> _Prompt:
     return prompt
 
 
-def _content_texts(content: Any) -> Iterator[str]:
-    """Text of a message's content: a string, or a list of parts."""
-    parts = content if isinstance(content, list) else [content]
-    for part in parts:
-        text = part.get("text") if isinstance(part, Mapping) else part
-        if isinstance(text, str):
-            yield text
+def _content_texts(content: Any) -> list[str]:
+    """Texts of a message's content that is a list of parts."""
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _has_image(content: Any) -> bool:
+    parts = content if isinstance(content, list) else []
+    return any(isinstance(part, dict) and part.get("type") == "image_url" for part in parts)
 
 
 def _read_prompt(value: Any) -> _Prompt:
@@ -129,20 +151,54 @@ def _guess_task(prompt: _Prompt) -> str:
     return task
 
 
-def _self_repetition(prompt: _Prompt) -> float:
+def _dry_run(prompt: _Prompt) -> float:
     if prompt.ids:
-        return _repeated_share([str(token) for token in _ends(prompt.ids, _WINDOW_IDS)])
-    return _repeated_share(_ends("\n".join(prompt.texts), _WINDOW_CHARS).split())
+        return told_share([str(token) for token in prompt.ids[-_DRY_RUN_IDS:]])
+    return told_share(split_text("\n".join(prompt.texts)[-_DRY_RUN_CHARS:]))
 
 
-def _ends(items: Any, size: int) -> Any:
-    return items if len(items) <= 2 * size else items[:size] + items[-size:]
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _repeated_share(words: Sequence[str]) -> float:
-    total = len(words) - _GRAM + 1
-    if total < 1:
-        return 0.0
-    # Counting hashes rather than tuples halves the time; a collision among 64 bits would not matter.
-    grams = Counter(map(hash, zip(*(words[start:] for start in range(_GRAM)), strict=False)))
-    return 1 - list(grams.values()).count(1) / total
+def _name(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _surfaces(body: Mapping[str, Any], temperature: float, *, has_images: bool) -> dict[Surface, str]:
+    """What the request's law and content use. A greedy law is not changed by what only cuts or draws."""
+    wanted: dict[Surface, str] = {surface: name for name, surface, nothing in _ASKED if body.get(name) not in nothing}
+    if (grammar := _grammar(body)) is not None:
+        wanted["grammar"] = grammar
+    if has_images:
+        wanted["images"] = "messages"
+    if temperature > 0:
+        wanted["temperature"] = "temperature"
+        wanted.update({surface: name for name, surface, nothing in _DRAWN if body.get(name) not in nothing})
+        if body.get("top_k") not in (None, -1) and body.get("top_p") not in (None, 1):
+            wanted["top_k_top_p"] = "top_p"
+    return wanted
+
+
+#: Fields, the surface that each asks for, and the values that ask for nothing; the last ones matter to draws only.
+_ASKED: tuple[tuple[str, Surface, tuple[object, ...]], ...] = (
+    ("frequency_penalty", "penalties", (None, 0)),
+    ("presence_penalty", "penalties", (None, 0)),
+    ("repetition_penalty", "penalties", (None, 1)),
+    ("logit_bias", "logit_bias", (None, {})),
+    ("custom_logit_processor", "logit_processor", (None,)),
+    ("logprobs", "logprobs", (None, False)),
+    ("lora_path", "lora", (None, "")),
+)
+_DRAWN: tuple[tuple[str, Surface, tuple[object, ...]], ...] = (
+    ("min_p", "min_p", (None, 0)),
+    ("seed", "seed", (None,)),
+)
+
+
+def _grammar(body: Mapping[str, Any]) -> str | None:
+    """The field that asks for one."""
+    form = body.get("response_format")
+    if form is not None and (form.get("type") if isinstance(form, dict) else None) not in (None, "text"):
+        return "response_format"
+    return next((key for key in ("json_schema", "regex", "ebnf") if body.get(key)), None)

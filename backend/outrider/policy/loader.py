@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
+from outrider.core import DRAFTERS, LaneAbility
 from outrider.errors import PolicyError
 from outrider.policy.decide import PolicySet
-from outrider.policy.rules import RULE_TAGS, Location, WorkloadPolicy, contradictions
+from outrider.policy.learning import Learner
+from outrider.policy.limits import Location, WorkloadPolicy, contradictions, unmet
+from outrider.policy.wording import expected, model_at, path_of, unknown_key
 
 _SCALARS = {
     "null": re.compile(r"(?:~|null|Null|NULL|)$"),
@@ -23,6 +26,9 @@ _SCALARS = {
     "int": re.compile(r"[-+]?[0-9]{1,18}$"),
     "float": re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.inf$|\.nan$"),
 }
+
+
+_REFERENCE = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class _Loader(yaml.SafeLoader):
@@ -61,6 +67,7 @@ class _Document:
     """The data of a file, where each part of it stands, and what no model could see in the data."""
 
     file: str
+    env: Mapping[str, str]
     keys: dict[Location, yaml.Mark] = field(default_factory=dict)
     values: dict[Location, yaml.Mark] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -72,7 +79,7 @@ class _Document:
             where = where[:-1]
         mark = mark or self.values.get(where)
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        problem = Problem(self.file, line, column, _path(location), message)
+        problem = Problem(self.file, line, column, path_of(location), message)
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -83,11 +90,19 @@ class _Document:
             return self._build_mapping(node, location)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*location, index)) for index, item in enumerate(node.value)]
-        value = _scalar(node)
-        if value is None:
+        text = self._filled_in(node, location)
+        value = None if text is None else _scalar(node, text)
+        if text is not None and value is None:
             found = "nothing" if node.tag.endswith(":null") else f"the tag {node.tag}"
             self.report(location, f"expected a value, found {found}", node.start_mark)
         return value
+
+    def _filled_in(self, node: yaml.Node, location: Location) -> str | None:
+        """The scalar's text with `${env.NAME}` replaced; None after reporting a name that is not set."""
+        unset = [name for name in _REFERENCE.findall(node.value) if name not in self.env]
+        for name in unset:
+            self.report(location, f"the environment variable {name} is not set", node.start_mark)
+        return None if unset else _REFERENCE.sub(lambda found: self.env[found[1]], node.value)
 
     def _build_mapping(self, node: yaml.MappingNode, location: Location) -> dict[str, Any]:
         data: dict[str, Any] = {}
@@ -103,45 +118,92 @@ class _Document:
         return data
 
 
-def load_policies(directory: Path, default: str) -> PolicySet:
-    """All `*.yaml` of a directory, in file-name order, with `default` for tasks that no file matches.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where policies come from, and what they are checked against."""
 
-    PolicyError when the directory has none, when a file is wrong (the first problem, as `file:line:column: path:
-    message`), when two files have one workload name, and when `default` names no workload.
+    directories: Sequence[Path]
+    """Folders of `*.yaml`; a workload of a later folder replaces that of an earlier one."""
+    default: str = "default"
+    """The workload for requests that no file matches."""
+    lanes: Collection[LaneAbility] = ()
+    """Lanes that must be able to do what the files allow; none: not checked."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """What `${env.NAME}` is looked up in."""
+
+
+def load_policies(source: Source, learner: Learner | None = None) -> PolicySet:
+    """The policies of all folders, in the order of folders and file names.
+
+    PolicyError when there are none, when a file is wrong (the first problem, as `file:line:column: path: message`),
+    when two files of one folder have one workload name, and when `default` names no workload.
     """
-    files = sorted(directory.glob("*.yaml"))
-    if not files:
-        raise PolicyError(f"{directory}: no policy files (*.yaml) here")
-    by_name: dict[str, tuple[Path, WorkloadPolicy]] = {}
-    for path in files:
-        policy, document = _read(path)
-        if policy is not None and policy.workload in by_name:
-            first = by_name[policy.workload][0].name
+    by_name: dict[str, tuple[WorkloadPolicy, _Document]] = {}
+    for directory in source.directories:
+        by_name |= _read_folder(directory, source.env)
+    where = ", ".join(map(str, source.directories))
+    if not by_name:
+        raise PolicyError(f"{where}: no policy files (*.yaml) here")
+    for policy, document in by_name.values():
+        for location, message in unmet(policy, source.lanes, by_name):
+            document.report(location, message)
+        if document.problems:
+            raise PolicyError(str(min(document.problems)))
+    if source.default not in by_name:
+        raise PolicyError(
+            f"{where}: unknown default workload {source.default!r}, known: {', '.join(sorted(by_name))}"
+        )
+    return PolicySet([policy for policy, _ in by_name.values()], source.default, learner)
+
+
+def _read_folder(directory: Path, env: Mapping[str, str]) -> dict[str, tuple[WorkloadPolicy, _Document]]:
+    found: dict[str, tuple[WorkloadPolicy, _Document]] = {}
+    for path in sorted(directory.glob("*.yaml")):
+        policy, document = _read(path, env)
+        if policy is not None and policy.workload in found:
+            first = Path(found[policy.workload][1].file).name
             document.report(("workload",), f"expected a name of its own, {policy.workload!r} is used by {first}")
         if policy is None or document.problems:
             raise PolicyError(str(min(document.problems)))
-        by_name[policy.workload] = (path, policy)
-    if default not in by_name:
-        raise PolicyError(f"{directory}: unknown default workload {default!r}, known: {', '.join(sorted(by_name))}")
-    return PolicySet([policy for _, policy in by_name.values()], default)
+        found[policy.workload] = (policy, document)
+    return found
 
 
-def validate_file(path: Path) -> list[Problem]:
-    """All problems of one policy file, in the order of their positions; empty when it can be loaded."""
-    return sorted(_read(path)[1].problems)
+def digest_of(source: Source) -> str:
+    """Of the names and bytes of all files; changes when they do."""
+    digest = hashlib.sha256()
+    for path in (path for directory in source.directories for path in sorted(directory.glob("*.yaml"))):
+        with contextlib.suppress(OSError):  # a file that goes away meanwhile is a problem of the load that follows
+            digest.update(f"{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
-def load_file(path: Path) -> WorkloadPolicy:
+def validate_file(
+    path: Path, env: Mapping[str, str] | None = None, lanes: Collection[LaneAbility] = (), names: Collection[str] = ()
+) -> list[Problem]:
+    """All problems of one policy file, in the order of their positions; empty when it can be loaded.
+
+    `names` are the workloads that its trial may name beside those that the file itself defines.
+    """
+    policy, document = _read(path, env or {})
+    if policy is not None:
+        known = {*names, policy.workload} if names else {policy.trial.workload} if policy.trial else set()
+        for location, message in unmet(policy, lanes, known):
+            document.report(location, message)
+    return sorted(document.problems)
+
+
+def load_file(path: Path, env: Mapping[str, str] | None = None) -> WorkloadPolicy:
     """One policy file; PolicyError with its first problem."""
-    policy, document = _read(path)
+    policy, document = _read(path, env or {})
     if policy is None:
         raise PolicyError(str(min(document.problems)))
     return policy
 
 
-def _read(path: Path) -> tuple[WorkloadPolicy | None, _Document]:
+def _read(path: Path, env: Mapping[str, str]) -> tuple[WorkloadPolicy | None, _Document]:
     """The policy, or None and a document with at least one problem."""
-    document = _Document(str(path))
+    document = _Document(str(path), env)
     node = _compose(path, document)
     if node is None:
         return None, document
@@ -179,10 +241,12 @@ def _compose(path: Path, document: _Document) -> yaml.Node | None:
     return None
 
 
-def _scalar(node: yaml.Node) -> str | bool | int | float | None:
-    """None for an empty value, and for tags that we do not read."""
-    text: str = node.value
+def _scalar(node: yaml.Node, text: str) -> str | bool | int | float | None:
+    """None for an empty value, and for tags that we do not read. What came from the environment has the type that it
+    would have had in the file."""
     kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    if text != node.value:
+        kind = next((name for name, pattern in _SCALARS.items() if pattern.match(text)), "str")
     if kind == "str":
         return text
     if kind not in _SCALARS or not _SCALARS[kind].match(text):
@@ -196,61 +260,19 @@ def _scalar(node: yaml.Node) -> str | bool | int | float | None:
 
 def _report_all(error: ValidationError, document: _Document) -> None:
     for item in error.errors(include_url=False):
-        location = tuple(part for part in item["loc"] if part not in RULE_TAGS)
+        location = item["loc"]
         mark = None
-        if item["type"] == "extra_forbidden":
-            message = _unknown_key(str(location[-1]), _model_at(item["loc"][:-1]))
+        if location[-1:] == ("[key]",):
+            location = location[:-1]
+            message = unknown_key(str(location[-1]), DRAFTERS)
+            mark = document.keys.get(location)
+        elif item["type"] == "extra_forbidden":
+            message = unknown_key(str(location[-1]), tuple(model_at(location[:-1]).model_fields))
             mark = document.keys.get(location)
         elif item["type"] == "missing":
-            message = (
-                f"is missing, expected {_model_at(item['loc'][:-1]).model_fields[str(location[-1])].description}"
-            )
+            message = f"is missing, expected {model_at(location[:-1]).model_fields[str(location[-1])].description}"
         elif item["input"] is None or (item["type"] == "too_short" and item["input"]):
             continue  # build() has reported the empty value, or the items that do not count have errors of their own
         else:
-            message = _expected(item, location)
+            message = expected(item, location)
         document.report(location, message, mark)
-
-
-def _expected(item: ErrorDetails, location: Location) -> str:
-    """What was expected and found, in words that someone who edits YAML knows."""
-    kind, found = item["type"], item["input"]
-    if kind == "value_error":
-        return item["msg"].removeprefix("Value error, ")
-    if kind == "string_pattern_mismatch":
-        expected = f"expected {_model_at(item['loc'][:-1]).model_fields[str(location[-1])].description}"
-    else:
-        plain = re.sub(r"^(?:Input|String|Tuple) should (?:be|have)", "expected", item["msg"]).replace("True", "true")
-        names = {"model_type": "expected a mapping", "tuple_type": "expected a list", "too_short": "expected an item"}
-        expected = names.get(kind, plain)
-    shown = {"dict": "a mapping", "list": "a list" if found else "none", "bool": str(found).lower()}
-    return f"{expected}, found {shown.get(type(found).__name__, repr(found))}"
-
-
-def _unknown_key(key: str, model: type[BaseModel]) -> str:
-    near = difflib.get_close_matches(key, model.model_fields, n=1)
-    if near:
-        return f"unknown key, did you mean {near[0]!r}?"
-    return f"unknown key, expected one of {', '.join(model.model_fields)}"
-
-
-def _model_at(location: tuple[str | int, ...]) -> type[BaseModel]:
-    """The model that validates the mapping at a location of a pydantic error."""
-    model: type[BaseModel] = WorkloadPolicy
-    for part in location:
-        if isinstance(part, str) and part in RULE_TAGS:
-            model = RULE_TAGS[part]
-        elif isinstance(part, str) and part in model.model_fields:
-            model = next(_models_in(model.model_fields[part].annotation), model)
-    return model
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            yield candidate
-
-
-def _path(location: Location) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    return text.removeprefix(".") or "the file"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from functools import lru_cache
 from typing import Any
 
-from outrider.core import DRAFTERS, MAX_K, OFF
+from outrider.core import DRAFTERS, MAX_K, OFF, SMALL_CPU, SURFACES, DrafterAbility, LaneAbility
+from outrider.cost import ClosedCost, CostTable
 from outrider.profiles import SGLangSection, SpeculationSection, UrlSection
 
 #: SGLang's algorithm -> our drafter.
@@ -20,17 +21,16 @@ _DRAFTERS = {
 }
 #: Devices on which SGLang's own verification takes the argmax, whatever the temperature.
 _ARGMAX_DEVICES = ("cpu", "xpu")
-
-
-class Surface(Enum):
-    """A part of the sampling law that not every lane honours exactly."""
-
-    TEMPERATURE = "temperature"  # above 0
-    TOP_K_TOP_P = "top_k with top_p"  # both at once: SGLang's verification applies one after the other
-    MIN_P = "min_p"
-    PENALTIES = "penalties"  # in SGLang's verification an approximation
-    LOGIT_PROCESSOR = "custom_logit_processor"
-    SEED = "seed"
+#: What every lane honours where it serves it: the masks and biases of verification are those of plain decoding.
+_ALWAYS_EXACT: frozenset[str] = frozenset({"logit_bias", "grammar", "logprobs", "lora", "images"})
+#: What an engine of ours does not serve unless it says so.
+_NOT_OURS: frozenset[str] = frozenset({"logit_processor", "lora", "images"})
+#: Requests in one batch of a lane that does not say.
+_USUAL_RUNNING = 16
+#: Model drafters whose drafts an engine of ours draws.
+_DRAWN = frozenset({"draft_model", "layer_skip"})
+#: Rounds on an accelerator, where nothing was measured.
+_ACCELERATOR = ClosedCost()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,6 @@ class KRange:
     min: int
     max: int
 
-    def nearest(self, k: int) -> int:
-        return max(self.min, min(k, self.max))
-
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
@@ -50,7 +47,7 @@ class Abilities:
 
     drafters: Mapping[str, KRange] = field(default_factory=dict)
     can_be_off: bool = True
-    surfaces: frozenset[Surface] = frozenset()
+    surfaces: frozenset[str] = _ALWAYS_EXACT
     """Honoured exactly, speculated or not."""
     plugin: tuple[str, ...] | None = None
     """Our plugin's active parts; None when there is no plugin."""
@@ -62,13 +59,19 @@ class Abilities:
     context_length: int | None = None
     max_running: int | None = None
     version: str | None = None
+    device: str | None = None
+    served: frozenset[str] = SURFACES
+    """Taken at all."""
+    is_embedded: bool = False
+    cost: CostTable | None = None
+    """Rounds as the lane itself measured them."""
 
     def to_wire(self) -> dict[str, Any]:
         """For people and for `/outrider/lanes`."""
         return {
             "drafters": {name: [ks.min, ks.max] for name, ks in self.drafters.items()},
             "can_be_off": self.can_be_off,
-            "exact_surfaces": sorted(surface.value for surface in self.surfaces),
+            "exact_surfaces": sorted(self.surfaces),
             "plugin": self.plugin,
             "top_k": self.top_k,
             "num_draft_tokens": self.num_draft_tokens,
@@ -103,7 +106,15 @@ def read_abilities(info: Mapping[str, Any]) -> Abilities:
         context_length=_count(info, "context_length") or _count(info, "max_req_input_len"),
         max_running=_count(state, "effective_max_running_requests_per_dp") or _count(info, "max_running_requests"),
         version=_text(info, "version"),
+        device=_text(info, "device"),
+        served=_served(info),
     )
+
+
+def _served(info: Mapping[str, Any]) -> frozenset[str]:
+    """SGLang refuses what was not switched on."""
+    switches = {"logit_processor": "enable_custom_logit_processor", "lora": "enable_lora"}
+    return SURFACES - {surface for surface, switch in switches.items() if info.get(switch) is False}
 
 
 def _embedded(info: Mapping[str, Any], own: Mapping[str, Any]) -> Abilities:
@@ -111,14 +122,22 @@ def _embedded(info: Mapping[str, Any], own: Mapping[str, Any]) -> Abilities:
     if max_k is None:
         raise ValueError("its /server_info has no outrider.max_k")
     names = [name for name in own.get("drafters", ()) if name in DRAFTERS]
-    known = {surface.value: surface for surface in Surface}
+    exact = SURFACES.intersection(own.get("exact_surfaces", ()))
     return Abilities(
         drafters={name: KRange(1, min(max_k, MAX_K)) for name in names},
-        surfaces=frozenset(known[name] for name in own.get("exact_surfaces", ()) if name in known),
+        surfaces=exact,
         context_length=_count(info, "context_length"),
         max_running=_count(info, "max_running_requests"),
         version=_text(info, "version"),
+        served=SURFACES - (_NOT_OURS - exact),
+        is_embedded=True,
+        cost=_cost(own.get("cost")),
     )
+
+
+def _cost(table: object) -> CostTable | None:
+    """ValueError when it is no table."""
+    return None if table is None else CostTable.model_validate(table)
 
 
 def _plugin(state: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -146,21 +165,21 @@ def _speculation(info: Mapping[str, Any], plugin: tuple[str, ...]) -> tuple[Mapp
     return {drafter: KRange(1 if has_caps else k, k)}, has_caps
 
 
-def _surfaces(info: Mapping[str, Any], plugin: tuple[str, ...], *, is_speculating: bool) -> frozenset[Surface]:
-    found: set[Surface] = set()
+def _surfaces(info: Mapping[str, Any], plugin: tuple[str, ...], *, is_speculating: bool) -> frozenset[str]:
+    found: set[str] = set(_ALWAYS_EXACT)
     if "seeds" in plugin or info.get("enable_deterministic_inference") is True:
-        found.add(Surface.SEED)
+        found.add("seed")
     if not is_speculating:
-        found |= {Surface.TEMPERATURE, Surface.TOP_K_TOP_P, Surface.MIN_P, Surface.PENALTIES}
+        found |= {"temperature", "top_k_top_p", "min_p", "penalties"}
         if info.get("enable_custom_logit_processor") is True:
-            found.add(Surface.LOGIT_PROCESSOR)
+            found.add("logit_processor")
         return frozenset(found)
     thresholds = [info.get(f"speculative_accept_threshold_{name}", 1.0) for name in ("single", "acc")]
     is_lossless = all(isinstance(value, int | float) and value >= 1 for value in thresholds)
     if is_lossless and ("sampling" in plugin or info.get("device") not in _ARGMAX_DEVICES):
-        found.add(Surface.TEMPERATURE)
+        found.add("temperature")
         if "min_p" in plugin:
-            found |= {Surface.MIN_P, Surface.TOP_K_TOP_P}
+            found |= {"min_p", "top_k_top_p"}
     return frozenset(found)
 
 
@@ -200,28 +219,31 @@ def _speculation_differs(said: SpeculationSection, found: Abilities) -> list[tup
     return differences
 
 
-def wanted_surfaces(body: Mapping[str, Any]) -> dict[Surface, str]:
-    """The surfaces that a request's law uses, each with the field that asks for it.
+def lane_ability(name: str, able: Abilities) -> LaneAbility:
+    """What decisions need of it. Lanes of one make share the objects by which decisions remember them."""
+    makes = tuple((drafter, ks.min, ks.max) for drafter, ks in able.drafters.items())
+    is_slow = able.is_embedded or able.device in _ARGMAX_DEVICES
+    return LaneAbility(
+        name,
+        _drafters(makes, is_embedded=able.is_embedded),
+        has_plain=able.can_be_off,
+        surfaces=able.served,
+        exact=able.surfaces,
+        max_running=able.max_running or _USUAL_RUNNING,
+        cost=able.cost or (SMALL_CPU if is_slow else _ACCELERATOR),
+    )
 
-    A temperature that is not given may be anything but 0: the model's own configuration decides.
-    """
-    inner = body.get("sampling_params")
-    fields, prefix = (inner, "sampling_params.") if isinstance(inner, Mapping) else (body, "")
-    wanted: dict[Surface, str] = {}
-    penalties = {"frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1}
-    for name, neutral in penalties.items():
-        if fields.get(name) not in (None, neutral):
-            wanted[Surface.PENALTIES] = prefix + name
-    if body.get("custom_logit_processor") is not None:
-        wanted[Surface.LOGIT_PROCESSOR] = "custom_logit_processor"
-    if fields.get("temperature") == 0:
-        return wanted
-    wanted[Surface.TEMPERATURE] = prefix + "temperature"
-    if fields.get("min_p"):
-        wanted[Surface.MIN_P] = prefix + "min_p"
-    if fields.get("top_k") not in (None, -1) and fields.get("top_p") not in (None, 1):
-        wanted[Surface.TOP_K_TOP_P] = prefix + "top_p"
-    for seed in ("seed", "sampling_seed"):
-        if fields.get(seed) is not None:
-            wanted[Surface.SEED] = prefix + seed
-    return wanted
+
+@lru_cache(maxsize=256)
+def _drafters(makes: tuple[tuple[str, int, int], ...], *, is_embedded: bool) -> tuple[DrafterAbility, ...]:
+    """An engine of ours draws the drafts of models; SGLang takes the likeliest, and keeps n-grams of all texts in one
+    store."""
+    return tuple(
+        DrafterAbility(
+            drafter,
+            tuple(range(least, most + 1)),
+            is_sampled=is_embedded and drafter in _DRAWN,
+            is_shared=not is_embedded and drafter == "ngram",
+        )
+        for drafter, least, most in makes
+    )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from outrider.core import LaneLoad, LaneState
 from outrider.profiles import SGLangSection, UrlSection
-from outrider.runtimes.abilities import Abilities, disagreements
+from outrider.runtimes.abilities import Abilities, disagreements, lane_ability
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class Lane:
         """Known since the lane was first ready, and kept while it restarts."""
         self.abilities = Abilities()
         """By its own word, as of when it was last ready."""
+        self.ability = lane_ability(name, self.abilities)
+        """The same for decisions; one object as long as it says the same."""
         self.disagreements: tuple[str, ...] = ()
         """Where its own word is not that of the profile."""
         self.num_in_flight = 0
@@ -64,7 +66,9 @@ class Lane:
     def becomes_ready(self, models: Sequence[ModelCard], abilities: Abilities | None = None) -> None:
         """The server answered that it can serve these models, and what it can do; None when it did not say."""
         self.models = tuple(models)
-        self.abilities = abilities or Abilities()
+        found = abilities or Abilities()
+        if found != self.abilities:
+            self.abilities, self.ability = found, lane_ability(self.name, found)
         self.disagreements = () if self.profile is None else disagreements(self.profile, self.abilities)
         self._enter(LaneState.READY, None)
 
@@ -110,12 +114,6 @@ class Lane:
         self._polled = load
         self._num_others = 0 if load is None else max(load.num_requests - num_own, 0)
 
-    @property
-    def num_requests(self) -> int:
-        """As far as it is known; for a choice among lanes that are equal otherwise."""
-        load = self.load()
-        return self.num_in_flight if load is None else load.num_requests
-
     def to_wire(self) -> dict[str, Any]:
         """The lane as `/outrider/lanes` shows it; `load` is null while it is unknown."""
         load = self.load()
@@ -142,4 +140,6 @@ class Lane:
             return None
         total = self._num_others + self.num_in_flight
         running = min(total, polled.max_running or total)
-        return replace(polled, num_running=running, num_waiting=total - running)
+        return LaneLoad(
+            running, total - running, polled.max_running, polled.read_at_s, polled.token_usage, polled.tokens_per_s
+        )

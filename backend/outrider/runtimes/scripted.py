@@ -13,8 +13,7 @@ from http.client import responses
 from typing import Self
 from urllib.parse import urlsplit
 
-from outrider.core import DRAFTERS, MAX_K
-from outrider.runtimes.abilities import Surface
+from outrider.core import DRAFTERS, MAX_K, SURFACES
 from outrider.runtimes.scripted_replies import (
     SENTENCE,
     Fault,
@@ -51,7 +50,7 @@ IDLE_LOAD: Mapping[str, object] = {"num_running_reqs": 0, "num_waiting_reqs": 0,
 
 #: What `/server_info` says of a lane that runs every plan exactly, as the embedded engine's does.
 ANY_PLAN: Mapping[str, object] = {
-    "outrider": {"drafters": DRAFTERS, "max_k": MAX_K, "exact_surfaces": [one.value for one in Surface]}
+    "outrider": {"drafters": DRAFTERS, "max_k": MAX_K, "exact_surfaces": sorted(SURFACES)}
 }
 
 _MAX_HEAD_BYTES = 1024 * 1024

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from outrider.cli.bench.samples import Case, Sample, Setting
 from outrider.config import packaged_data
-from outrider.core import Hints, LaneLoad
+from outrider.core import Hints, LaneAbility, LaneLoad, LaneView
 from outrider.policy.features import extract_features
-from outrider.policy.loader import load_policies
+from outrider.policy.loader import Source, load_policies
 from outrider.policy.plan import PLAN_OFF, Plan
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ class EngineArm:
         from outrider.engine.engine import Engine, EngineLimits
 
         self.engine = Engine(folder, EngineLimits(), DraftOptions(draft_model))
-        self._policies = load_policies(packaged_data("policies"), "default")
+        self._ability = LaneAbility.embedded("bench", tuple(self.engine.drafters.makers))
+        self._policies = load_policies(Source([packaged_data("policies")]))
 
     def encode(self, case: Case) -> tuple[int, ...]:
         """The case's prompt, which every arm is given in these tokens."""
@@ -78,7 +79,8 @@ class EngineArm:
         """What the shipped policy decides for this case on an idle engine."""
         body = {"messages": case.messages, "temperature": case.temperature}
         now = time.monotonic()
-        return self._policies.decide(extract_features(body, Hints()), Hints(), LaneLoad(0, 0, 1, now), now).plan
+        view = LaneView(self._ability, LaneLoad(0, 0, self._ability.max_running, now))
+        return self._policies.decide(extract_features(body, Hints()), Hints(), [view], now).plan
 
     def run(
         self, case: Case, setting: Setting, plan: Plan, number: int = 0, answer: Sequence[int] | None = None

@@ -1,0 +1,156 @@
+"""`outrider policy simulate | replay | tune | speed`: what policies are worth, on models of lanes and on records."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from outrider.core import DRAFTERS, DrafterAbility, Hints, LaneAbility, LaneLoad, LaneView, Outcome
+from outrider.cost import ClosedCost
+from outrider.dispatch.learning import LearningStore, record_of
+from outrider.errors import ConfigError
+from outrider.policy.decide import PolicySet
+from outrider.policy.decision import Decision
+from outrider.policy.evaluate import Record, Replayed
+from outrider.policy.features import Features
+from outrider.policy.limits import WorkloadPolicy
+from outrider.policy.simulate import Served, constant_truth, serve, simulate, traffic, usual_truth
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_LANES = TypeAdapter(tuple[LaneAbility, ...])
+
+
+def read_lanes(path: Path | None) -> tuple[LaneAbility, ...]:
+    """Lanes from a JSON list of `core.LaneAbility`; None is one embedded engine. ConfigError names the key."""
+    if path is None:
+        return (LaneAbility.embedded("embedded"),)
+    try:
+        return _LANES.validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
+
+
+def read_records(path: Path) -> list[Record]:
+    """Recorded requests, of a learning store or one JSON object a line. ConfigError when there are none."""
+    try:
+        with path.open("rb") as file:
+            is_store = file.read(15) == b"SQLite format 3"
+        rows = _stored(path) if is_store else map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        records = [Record.from_wire(row) for row in rows]
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not a record file: {error}") from error
+    if not records:
+        raise ConfigError(f"{path}: no recorded requests")
+    return records
+
+
+def _stored(path: Path) -> Iterator[dict[str, Any]]:
+    store = LearningStore(path)
+    yield from store.records()
+    store.close()
+
+
+def run_simulation(
+    policies: PolicySet, lanes: Sequence[LaneAbility], scene: tuple[int, float, float | None], seed: int
+) -> list[Served]:
+    """`scene` is the number of requests, arrivals a second, and the acceptance of every draft or None for priors."""
+    num, rate, alpha = scene
+    truth = usual_truth if alpha is None else constant_truth(alpha)
+    return list(simulate(policies, lanes, traffic(Random(seed), num, rate), truth, Random(seed + 1)))
+
+
+def write_records(path: Path, served: Iterable[Served]) -> None:
+    """One JSON object a line, as the gateway's learning store keeps them."""
+    with path.open("w", encoding="utf-8") as file:
+        for one in served:
+            feedback = one.feedback
+            outcome = Outcome(
+                200, None, feedback.stats, num_completion_tokens=feedback.num_tokens, phases={"decode": one.seconds}
+            )
+            file.write(json.dumps(record_of(one.decision, outcome)) + "\n")
+
+
+def simulation_table(served: Sequence[Served]) -> Table:
+    """A row per task, and all of them."""
+    from rich.table import Table
+
+    table = Table("task", "requests", "speculated", "mean k", "plain s", "policy s", "gain", title="simulated")
+    groups: dict[str, list[Served]] = defaultdict(list)
+    for one in served:
+        groups[one.arrival.features.task].append(one)
+    for task, group in (*sorted(groups.items()), ("all", list(served))):
+        ks = [one.decision.plan.k for one in group if not one.decision.plan.is_off]
+        plain_s, taken_s = sum(one.plain_s for one in group), sum(one.seconds for one in group)
+        mean_k = f"{fmean(ks):.1f}" if ks else "-"
+        share = f"{len(ks) / len(group):.0%}"
+        table.add_row(
+            task, str(len(group)), share, mean_k, f"{plain_s:.1f}", f"{taken_s:.1f}", f"{plain_s / taken_s:.2f}"
+        )
+    return table
+
+
+def replay_table(replayed: Sequence[Replayed]) -> Table:
+    """A row per workload: expected tokens per second as recorded, anew and plain."""
+    from rich.table import Table
+
+    table = Table("workload", "requests", "changed", "recorded tok/s", "new tok/s", "plain tok/s", "new/recorded",
+                  title="expected from recorded histograms and the lane's costs")  # fmt: skip
+    groups: dict[str, list[Replayed]] = defaultdict(list)
+    for one in replayed:
+        groups[one.record.workload].append(one)
+    for workload, group in (*sorted(groups.items()), ("all", list(replayed))):
+        speeds = [
+            len(group) / sum(1 / rate for rate in rates)
+            for rates in zip(*((one.recorded_rate, one.new_rate, one.plain_rate) for one in group), strict=True)
+        ]
+        changed = sum(one.plan != one.record.plan for one in group)
+        shown = [f"{speed:.1f}" for speed in speeds]
+        table.add_row(workload, str(len(group)), str(changed), *shown, f"{speeds[1] / speeds[0]:.3f}")
+    return table
+
+
+def decision_times(num: int, *, learns: bool) -> list[float]:
+    """CPU seconds of single decisions, ascending: 8 lanes of two makes with 7 drafters, and load that drifts.
+
+    With `learns`, every answer is learnt from before the next decision, as in a gateway; its time is not counted.
+    """
+    names = (*DRAFTERS, *DRAFTERS)[:7]
+    drafters = tuple(DrafterAbility(name, tuple(range(1, 17)), i >= len(DRAFTERS)) for i, name in enumerate(names))
+    makes = [(drafters, ClosedCost(0.02)), (tuple(drafters), ClosedCost(0.03))]
+    lanes = [LaneAbility(f"lane{i}", makes[i % 2][0], max_running=48, cost=makes[i % 2][1]) for i in range(8)]
+    limits = {"version": 1, "workload": "speed", "drafters": {name: {"max_k": 8} for name in DRAFTERS}}
+    policies = PolicySet([WorkloadPolicy.model_validate(limits)], "speed")
+    random, loads, times = Random(1), [6] * 8, []
+    truth = constant_truth(0.6)
+    arrivals = list(traffic(random, num, 1.0, ("code", "chat", "quote")))
+    for i, arrival in enumerate(arrivals):
+        lane = random.randrange(8)
+        loads[lane] = min(20, max(0, loads[lane] + random.choice((-1, 1))))
+        views = [LaneView(ability, LaneLoad(n, 0, 48, 0.0)) for ability, n in zip(lanes, loads, strict=True)]
+        decision, seconds = _timed(policies, arrival.features, views)
+        if i >= num // 4:  # the first fill what decisions remember
+            times.append(seconds)
+        if learns:
+            policies.learn(decision, serve(decision, arrival, truth, random).feedback)
+    return sorted(times)
+
+
+def _timed(policies: PolicySet, features: Features, views: Sequence[LaneView]) -> tuple[Decision, float]:
+    start = time.thread_time()
+    decision = policies.decide(features, Hints(), views, 0.0)
+    return decision, time.thread_time() - start

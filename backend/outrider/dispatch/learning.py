@@ -1,0 +1,109 @@
+"""From outcomes to the policy's learning, and the SQLite file that keeps both over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from outrider.config import Config
+from outrider.core import Outcome
+from outrider.errors import ConfigError
+from outrider.policy.decision import Decision
+from outrider.policy.learning import Feedback, Learner
+from outrider.version import __version__
+
+#: Recorded requests that are kept; the oldest go first.
+_MAX_RECORDS = 100_000
+#: Seconds between two writes of what was learnt.
+_SAVE_INTERVAL_S = 60.0
+
+
+def feedback_of(outcome: Outcome) -> Feedback | None:
+    """What the policy may learn from how a request ended; None when it did not end well."""
+    if outcome.status != 200:
+        return None
+    return Feedback(outcome.stats, outcome.num_completion_tokens, outcome.phases.get("decode"))
+
+
+def record_of(decision: Decision, outcome: Outcome) -> dict[str, Any]:
+    """One request as `outrider policy replay` and `tune` read it: what was seen, decided and observed."""
+    stats, seen = outcome.stats, decision.option.seen
+    return {
+        "features": asdict(decision.features),
+        "plan": decision.plan.to_wire(),
+        "workload": decision.workload,
+        "rule": decision.rule,
+        "lane": decision.lane,
+        "num_running": seen.num_running if seen.is_known else None,
+        "num_waiting": seen.num_waiting,
+        "histogram": None if stats is None else list(stats.histogram),
+        "num_proposed": None if stats is None else stats.num_proposed,
+        "num_tokens": outcome.num_completion_tokens,
+        "decode_s": outcome.phases.get("decode"),
+    }
+
+
+class LearningStore:
+    """One SQLite file: what was learnt, and the last requests. ConfigError when it cannot be used."""
+
+    def __init__(self, path: Path) -> None:
+        self._pending: list[tuple[str]] = []
+        try:
+            self._db = sqlite3.connect(path)
+            with self._db:
+                self._db.execute("CREATE TABLE IF NOT EXISTS learnt (id INTEGER PRIMARY KEY, state TEXT NOT NULL)")
+                self._db.execute("CREATE TABLE IF NOT EXISTS records (id INTEGER PRIMARY KEY, record TEXT NOT NULL)")
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: cannot be used as a learning store: {error}") from error
+
+    def load(self, key: Mapping[str, str]) -> Learner:
+        """What was learnt on this model and build; a fresh learner when nothing was, or on others."""
+        row = self._db.execute("SELECT state FROM learnt WHERE id = 1").fetchone()
+        return Learner.from_state(None if row is None else json.loads(row[0]), dict(key))
+
+    def save(self, learner: Learner, key: Mapping[str, str]) -> None:
+        """Replace what was learnt and add the requests since the last time, in one transaction."""
+        state = json.dumps(learner.to_state(dict(key)))
+        rows, self._pending = self._pending, []
+        with self._db:
+            self._db.execute("INSERT OR REPLACE INTO learnt VALUES (1, ?)", (state,))
+            self._db.executemany("INSERT INTO records (record) VALUES (?)", rows)
+            self._db.execute("DELETE FROM records WHERE id <= (SELECT max(id) FROM records) - ?", (_MAX_RECORDS,))
+
+    def record(self, decision: Decision, outcome: Outcome) -> None:
+        """Keep one request; written with the next `save`, since a request must not wait for the disk."""
+        self._pending.append((json.dumps(record_of(decision, outcome)),))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The kept requests, oldest first."""
+        for (text,) in self._db.execute("SELECT record FROM records ORDER BY id"):
+            yield json.loads(text)
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def learning_key(config: Config) -> dict[str, str]:
+    """What is learnt holds for these lanes and this build, and is begun anew on others."""
+    return {"build": __version__, "lanes": str(config.lanes)}
+
+
+async def kept(store: LearningStore, learner: Learner, key: Mapping[str, str]) -> AsyncIterator[None]:
+    """Save what is learnt now and then, and at the end; the file is closed then."""
+
+    async def save_regularly() -> None:
+        while True:
+            await asyncio.sleep(_SAVE_INTERVAL_S)
+            store.save(learner, key)
+
+    task = asyncio.create_task(save_regularly())
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    store.save(learner, key)
+    store.close()

@@ -1,0 +1,157 @@
+"""A decision: the plan and lane of one request, everything that was compared, and the reasons in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.core import LaneLoad
+from outrider.policy.acceptance import Cell
+from outrider.policy.choose import Kind
+from outrider.policy.eligibility import REASONS, inexact
+from outrider.policy.features import Features
+from outrider.policy.nearest import distance
+from outrider.policy.options import Option, Refusal, Row
+from outrider.policy.plan import Plan
+from outrider.policy.rounds import Rounds
+
+#: Codes of what decided, and the sentence that answers show.
+RULES = {
+    "request": "the request fixed it",
+    "best-rate": "it is expected to be fastest",
+    "plain": "no drafter is expected to gain over plain decoding",
+    "objective": "it is the least that reaches the workload's objective",
+    "control": "plain for comparison, as a small share of requests is",
+    "explore": "tried to learn, as a small share of requests is",
+    "no-plain": "no lane that honours as much decodes plainly",
+    "nearest": "it is the nearest to what the request fixed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How one request is to be speculated, where, and why."""
+
+    plan: Plan
+    workload: str
+    """Name of the policy file that was asked."""
+    rule: str
+    """A code of `RULES`."""
+    features: Features
+    option: Option
+    """What was taken: lane, plan, expected tokens per second, and how full the lane is."""
+    kind: Kind
+    rows: Sequence[Row]
+    """All that was possible, and what was refused, by lane."""
+    unfit: Sequence[Row]
+    """Lanes that honour less of what the request asks for than those."""
+    load: LaneLoad | None
+    """The lane's load as it was given, also when it was too old to be used."""
+    rounds: Rounds
+    role: str = ""
+    """Beside which workload this was decided; empty when by itself."""
+    trial: str | None = None
+    """What the workload's trial would have run, or was replaced by."""
+
+    @property
+    def lane(self) -> str:
+        return self.option.lane.name
+
+    @property
+    def cell(self) -> Cell:
+        """Where its acceptance is learnt."""
+        return self.kind.cell._replace(drafter=self.plan.drafter, is_sampled=self.option.is_sampled)
+
+    def plain_round_s(self) -> float:
+        """Seconds of a plain round where this was decided, before correction."""
+        return self.rounds.forwards(self.option.lane, self.option.seen.batch, self.kind.context)[0]
+
+    def round_s(self, fill: float) -> float:
+        """Seconds of a round of the plan when a share `fill` of its drafts is proposed, before correction."""
+        scene = (self.option.seen.batch, self.kind.context)
+        return self.rounds.round_s(self.option.lane, self.plan.drafter, scene, fill)[self.plan.k]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Readable sentences: workload, load, the plan, what else was possible, what was not."""
+        if self.rule == "request" and self.plan.is_off:
+            return ("the request turned speculation off",)
+        texts = (self._why(), self._load_reason(), *self._plan_reasons(), *refusals_shown(self.refused))
+        inexact = self._inexact_fields()
+        if not inexact:
+            return texts
+        return (*texts, f"no lane honours {inexact} exactly; lane {self.lane} comes nearest")
+
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
+        """Lanes and drafters that were left out."""
+        lanes = tuple(row.refusal for row in self.unfit)
+        return (*lanes, *(refusal for row in self.rows for refusal in row.refused))
+
+    @property
+    def possible(self) -> tuple[Option, ...]:
+        """All plans that were compared."""
+        plains = (row.plain for row in self.rows if row.plain_rate)
+        return (*plains, *(row.option(entry) for row in self.rows for entry in row.usable()))
+
+    def _inexact_fields(self) -> str:
+        surfaces = self.features.surfaces
+        return ", ".join(surfaces[one] for one in inexact(self.option.lane, surfaces))
+
+    def _why_not(self) -> str:
+        """Why a request that fixed something gets something else."""
+        kind, plan = self.kind, self.plan
+        runs = "off" if plan.is_off else f"{plan.drafter} with k {plan.k}"
+        able = any(not any(distance(kind, row.option(e))) for row in self.unfit for e in row.usable())
+        why = "the lanes that could do not honour all of the sampling" if able else "no lane that is ready can"
+        return f"the plan was {kind.fixed}, lane {self.lane} runs {runs}: {why}"
+
+    def _why(self) -> str:
+        source = "given by the request" if self.features.is_task_given else "guessed"
+        task = f"task {self.features.task} ({source})"
+        if self.role:
+            return f"{task}; {self.role}"
+        if self.kind.policy.match is None:
+            return f"no workload is for {task}, so {self.workload} by default"
+        return f"{task} belongs to workload {self.workload}"
+
+    def _load_reason(self) -> str:
+        seen = self.option.seen
+        if not seen.is_known:
+            return f"the load of lane {self.lane} is unknown or stale, so it counts as full"
+        noun = "request" if seen.num_others == 1 else "requests"
+        waiting = f", {seen.num_waiting} of them waiting" if seen.num_waiting else ""
+        return f"{seen.num_others} other {noun} on lane {self.lane}{waiting}"
+
+    def _plan_reasons(self) -> Iterator[str]:
+        yield f"{self.option.shown}: {RULES[self.rule]}"
+        if self.rule == "nearest":
+            yield self._why_not()
+        taken = (self.lane, *self.option[3:5])
+        others = [o for o in self.possible if (o.lane.name, *o[3:5]) != taken]
+        for other in sorted(others, key=lambda option: -option.rate)[:_MAX_SHOWN]:
+            yield f"possible: {other.shown}"
+        if self.trial is not None:
+            yield self.trial
+
+    def candidates(self) -> list[dict[str, Any]]:
+        """Every plan that was possible, with its expected tokens per second, and every refusal with its code."""
+        options = [
+            {"lane": o.lane.name, "drafter": o.drafter, "k": o.k, "tokens_per_s": round(o.rate, 2)}
+            for o in self.possible
+        ]
+        return options + [{"lane": r.lane, "drafter": r.drafter, "refused": r.code} for r in self.refused]
+
+
+#: Other options and refusals that the reasons name; `candidates` has all.
+_MAX_SHOWN = 3
+
+
+def refusals_shown(refused: Sequence[Refusal]) -> Iterator[str]:
+    return (refusal_shown(refusal) for refusal in refused[:_MAX_SHOWN])
+
+
+def refusal_shown(refusal: Refusal) -> str:
+    what = f"{refusal.drafter} on {refusal.lane}" if refusal.drafter else refusal.lane
+    return f"not {what}: {REASONS[refusal.code].format(detail=refusal.detail)}"

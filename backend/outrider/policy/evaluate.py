@@ -1,0 +1,218 @@
+"""Recorded requests decided anew: what another policy, drafter or k would have made of them, and what to change."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from outrider.core import MAX_K, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
+from outrider.errors import ConfigError
+from outrider.policy.acceptance import Cell, Curve, expected_tokens, length_bucket, temperature_bucket
+from outrider.policy.decide import PolicySet
+from outrider.policy.features import Features
+from outrider.policy.learning import Learner
+from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.policy.rounds import Occupancy, context_bucket
+
+#: Trials of a depth from which on its hazard is taken from the record.
+_MIN_TRIALS = 3
+_FEATURES = TypeAdapter(Features)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One request as it was recorded."""
+
+    features: Features
+    plan: Plan
+    workload: str
+    num_running: int | None
+    stats: SpecStats | None
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> Record:
+        """ConfigError names what is wrong."""
+        try:
+            histogram = data["histogram"]
+            stats = None
+            if histogram is not None:
+                accepted = sum(i * n for i, n in enumerate(histogram))
+                stats = SpecStats(sum(histogram), accepted, tuple(histogram), data.get("num_proposed"))
+            features = _FEATURES.validate_python(data["features"])
+            return cls(features, Plan.from_wire(data["plan"]), data["workload"], data["num_running"], stats)
+        except (KeyError, TypeError, ValueError, ValidationError) as error:
+            raise ConfigError(f"not a recorded request: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One record under another plan. Rates are expected tokens per second, from the same costs."""
+
+    record: Record
+    plan: Plan
+    recorded_rate: float
+    new_rate: float
+    plain_rate: float
+
+
+class Evaluator:
+    """Expected speeds of recorded requests on a lane. Acceptance comes from a request's own histogram as far as its k
+    reached, else from what all records have shown."""
+
+    def __init__(self, lane: LaneAbility, records: Sequence[Record]) -> None:
+        self.lane = lane
+        self.learner = Learner()
+        for record in records:
+            if record.stats is not None and not record.plan.is_off:
+                self.learner.acceptance.update(_cell(record, record.plan.drafter), record.stats, record.plan.k)
+
+    def rate(self, record: Record, plan: Plan, *, is_foreseen: bool = False) -> float:
+        """Expected tokens per second of a record under a plan; `is_foreseen` does without the record's own counts."""
+        running = self.lane.max_running if record.num_running is None else record.num_running
+        scene = (Occupancy(running, 0, True).batch, context_bucket(record.features.num_prompt_tokens))
+        if plan.is_off:
+            return 1 / self.learner.rounds.forwards(self.lane, *scene)[0]
+        curve = self.learner.acceptance.curve(_cell(record, plan.drafter))
+        seconds = self.learner.rounds.round_s(self.lane, plan.drafter, scene, curve.fill)
+        tokens = curve.tokens[plan.k] if is_foreseen else _tokens(record, plan, curve)
+        return tokens / seconds[plan.k]
+
+    def replay(self, records: Sequence[Record], policies: PolicySet, fixed: Plan | None = None) -> Iterator[Replayed]:
+        """Decide every record anew, or give all of them one plan."""
+        for record in records:
+            load = None
+            if record.num_running is not None:
+                load = LaneLoad(record.num_running - 1, 0, self.lane.max_running, 0.0)
+            plan = fixed or policies.decide(record.features, Hints(), [LaneView(self.lane, load)], 0.0).plan
+            yield Replayed(
+                record, plan, self.rate(record, record.plan), self.rate(record, plan), self.rate(record, PLAN_OFF)
+            )
+
+
+def _cell(record: Record, drafter: str) -> Cell:
+    features = record.features
+    tokens = length_bucket(features.num_prompt_tokens)
+    return Cell(drafter, False, temperature_bucket(features.temperature), features.task, tokens, features.tenant)
+
+
+def _tokens(record: Record, plan: Plan, curve: Curve) -> float:
+    """Expected tokens per round: depths that the record's own rounds reached often enough, then the curve's."""
+    stats = record.stats
+    if stats is None or record.plan.drafter != plan.drafter:
+        return curve.tokens[plan.k]
+    hazards = list(curve.hazards) + [curve.hazards[-1]] * (MAX_K - len(curve.hazards))
+    reached = stats.num_verify_steps
+    for depth in range(min(record.plan.k, plan.k)):
+        accepted = sum(stats.histogram[depth + 1 :])
+        if reached >= _MIN_TRIALS:
+            hazards[depth] = accepted / reached
+        reached = accepted
+    return expected_tokens(hazards)[plan.k]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What a workload's records say about its limits."""
+
+    workload: str
+    num_records: int
+    max_k: dict[str, int]
+    """By drafter that is worth allowing; empty when plain decoding is best."""
+    max_temperature: float | None
+    """Above it no plan gained; None when there is no such bound."""
+    gain: float
+    """Expected tokens per second over those of the recorded plans."""
+    margin: float
+    """Half the width of the gain's 95 % interval."""
+    hints: tuple[str, ...]
+
+
+def advise(evaluator: Evaluator, records: Sequence[Record]) -> list[Advice]:
+    """For each workload the least limits within which the choice request by request loses nothing."""
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        groups[record.workload].append(record)
+    return [_advise(evaluator, workload, group) for workload, group in sorted(groups.items())]
+
+
+def _advise(evaluator: Evaluator, workload: str, records: Sequence[Record]) -> Advice:
+    # Only drafters that ran here have shown anything; others are for exploration to try.
+    ran = {record.plan.drafter for record in records if not record.plan.is_off and record.stats is not None}
+    plans = [Plan(a.drafter, k) for a in evaluator.lane.drafters if a.drafter in ran for k in a.ks]
+    best = _choices(evaluator, records, plans)
+    speed = _speed([evaluator.rate(record, plan) for record, plan in zip(records, best, strict=True)])
+    for most in range(MAX_K + 1):
+        taken = _choices(evaluator, records, [plan for plan in plans if plan.k <= most])
+        rates = [evaluator.rate(record, plan) for record, plan in zip(records, taken, strict=True)]
+        if _speed(rates) >= _GOOD_ENOUGH * speed:
+            break
+    gains = [rate / evaluator.rate(record, record.plan) for record, rate in zip(records, rates, strict=True)]
+    hot = [record.features.temperature for record in records]
+    cool = [t for t, plan in zip(hot, taken, strict=True) if not plan.is_off]
+    return Advice(
+        workload,
+        len(records),
+        {name: max(p.k for p in taken if p.drafter == name) for name in {p.drafter for p in taken if not p.is_off}},
+        max(cool) if cool and max(cool) < max(hot) else None,
+        fmean(gains),
+        1.96 * stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf,
+        tuple(_hints(records, most)),
+    )
+
+
+#: The share of the best speed that limits must keep.
+_GOOD_ENOUGH = 0.995
+
+
+def _choices(evaluator: Evaluator, records: Sequence[Record], plans: Sequence[Plan]) -> list[Plan]:
+    """The plan that each record would have been given, from what all records have shown."""
+    return [
+        max((PLAN_OFF, *plans), key=lambda plan: evaluator.rate(record, plan, is_foreseen=True)) for record in records
+    ]
+
+
+def _speed(rates: Sequence[float]) -> float:
+    """Of all tokens together: the harmonic mean."""
+    return len(rates) / sum(1 / rate for rate in rates)
+
+
+def _hints(records: Sequence[Record], most: int) -> Iterator[str]:
+    """The field's rules of thumb, where the records speak for them."""
+    measured = [(record, record.stats) for record in records if record.stats is not None]
+    if measured:
+        proposed = sum(record.plan.k * stats.num_verify_steps for record, stats in measured)
+        accepted = sum(stats.num_accepted for _, stats in measured) / proposed
+        if accepted < 0.5:
+            yield f"{accepted:.0%} of the drafts asked for were accepted: a better drafter would help more than any k"
+        largest = max(record.plan.k for record, _ in measured)
+        if most < largest:
+            yield f"k {largest} is too large: drafts beyond {most} are accepted too seldom to pay for their rows"
+    if median(record.features.temperature for record in records) > 0.8:
+        yield "most requests are hot: deterministic drafts lose more than half of their acceptance there"
+    running = [record.num_running for record in records if record.num_running is not None]
+    if running and median(running) > 8:
+        yield f"usually {median(running):g} requests run at once: rows are dear, so k should be small"
+
+
+def to_yaml(advice: Advice) -> str:
+    """The policy file that follows from the advice, with its reasons as comments."""
+    lines = [
+        "# yaml-language-server: $schema=policy.schema.json",
+        f"# From {advice.num_records} recorded requests, whose tokens per second are expected to grow"
+        f" {advice.gain:.2f} +- {advice.margin:.2f} times (95 %).",
+        *(f"# {hint}." for hint in advice.hints),
+        "version: 1",
+        f'workload: "{advice.workload}"',
+    ]
+    if not advice.max_k:
+        return "\n".join([*lines, "drafters: {}", ""])
+    lines += ["drafters:", *(f"  {name}: {{max_k: {k}}}" for name, k in sorted(advice.max_k.items()))]
+    if advice.max_temperature is not None:
+        lines.append(f"temperature: [{{max: {advice.max_temperature:g}}}]")
+    return "\n".join([*lines, ""])

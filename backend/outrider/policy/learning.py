@@ -1,0 +1,188 @@
+"""What decisions learn from: acceptance, round times, whether a drafter pays, and what learning itself has cost.
+
+Plain data in and out; who stores it lies outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, field
+from random import Random
+from typing import Any, Protocol
+
+from outrider.core import SpecStats
+from outrider.policy.acceptance import Acceptance, Cell
+from outrider.policy.plan import Plan
+from outrider.policy.rounds import Rounds
+
+#: Layout of the state.
+VERSION = 1
+#: Speculation may make a workload at most this much slower than plain decoding, tries included.
+MAX_SLOWDOWN = 0.05
+#: Of that, what tries may use up.
+_TRY_SLOWDOWN = 0.03
+#: Rounds that a request must have had for its mean round to say something.
+_MIN_ROUNDS = 8
+#: Decisions until a drafter that did not pay is tried again: at first, and at most.
+_FIRST_BACKOFF, _LAST_BACKOFF = 16, 4096
+#: What one more request makes of the ledger's sums.
+_KEEP = 0.995
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What one finished request showed."""
+
+    stats: SpecStats | None
+    """None when nothing was verified or the lane cannot say: which is not zero acceptance."""
+    num_tokens: int | None = None
+    """Tokens of the answer."""
+    decode_s: float | None = None
+    """Seconds from the first token to the last."""
+
+
+class Decided(Protocol):
+    """What learning needs of a decision."""
+
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def lane(self) -> str: ...
+    @property
+    def workload(self) -> str: ...
+    @property
+    def cell(self) -> Cell: ...
+    def plain_round_s(self) -> float: ...
+    def round_s(self, fill: float) -> float: ...
+
+
+@dataclass(slots=True)
+class Gate:
+    """Whether a drafter pays for a task at a temperature: its utility is measured tokens/s over plain tokens/s."""
+
+    utility: float = 1.0
+    num: int = 0
+    backoff: int = _FIRST_BACKOFF
+    due: int = 0
+    """Number of the workload's decision from which on it may be tried."""
+
+    @property
+    def is_closed(self) -> bool:
+        return self.num > 0 and self.utility + 0.3 / self.num**0.5 < 1.0
+
+    def tried(self, number: int) -> None:
+        """A try begins: the next waits twice as long, unless this one pays."""
+        self.due = number + self.backoff
+        self.backoff = min(2 * self.backoff, _LAST_BACKOFF)
+
+    def measured(self, utility: float) -> None:
+        if utility >= 1.0 and self.is_closed:
+            self.num = 0
+        if utility >= 1.0:
+            self.backoff = _FIRST_BACKOFF
+        self.num += 1
+        self.utility += (utility - self.utility) / min(self.num, 12)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One workload's decisions, and what its speculation has cost against plain decoding."""
+
+    num_decided: int = 0
+    num_tried: int = 0
+    num_control: int = 0
+    next_try: int = 0
+    """The decision from which the next try is counted."""
+    plain_s: float = 0.0
+    """What the answers took or would have taken plain, in seconds; recent ones count more."""
+    extra_s: float = 0.0
+    """What they took beyond that; negative when speculation pays."""
+
+    def spent(self, plain_s: float, taken_s: float) -> None:
+        self.plain_s = _KEEP * self.plain_s + plain_s
+        self.extra_s = _KEEP * self.extra_s + taken_s - plain_s
+
+    @property
+    def may_try(self) -> bool:
+        return self.extra_s <= _TRY_SLOWDOWN * self.plain_s
+
+    @property
+    def is_overdrawn(self) -> bool:
+        return self.plain_s > 0 and self.extra_s > MAX_SLOWDOWN * self.plain_s
+
+
+@dataclass(slots=True)
+class Learner:
+    """Everything that outcomes change. One for all policies of a gateway, and it outlives their reload."""
+
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    rounds: Rounds = field(default_factory=Rounds)
+    gates: dict[tuple[str, str, int], Gate] = field(default_factory=dict)
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    random: Random = field(default_factory=lambda: Random(0))
+    num_closed: int = 0
+    """Gates that are closed."""
+
+    def __post_init__(self) -> None:
+        self.num_closed = sum(gate.is_closed for gate in self.gates.values())
+
+    def gate(self, drafter: str, task: str, temperature: int) -> Gate:
+        key = (drafter, task, temperature)
+        found = self.gates.get(key)
+        if found is None:
+            found = self.gates[key] = Gate()
+        return found
+
+    def ledger(self, workload: str) -> Ledger:
+        found = self.ledgers.get(workload)
+        if found is None:
+            found = self.ledgers[workload] = Ledger()
+        return found
+
+    def learn(self, decided: Decided, feedback: Feedback) -> None:
+        """Take in how one request went."""
+        plan, stats, cell = decided.plan, feedback.stats, decided.cell
+        if not plan.is_off and stats is not None:
+            self.acceptance.update(cell, stats, plan.k)
+        num_tokens, decode_s = feedback.num_tokens, feedback.decode_s
+        if num_tokens is None or not decode_s or num_tokens < 2:
+            return
+        if plan.is_off:
+            num_rounds, round_s = num_tokens - 1, decided.plain_round_s()
+        elif stats is not None:
+            num_rounds = stats.num_verify_steps
+            fill = 1.0 if stats.num_proposed is None else min(1.0, stats.num_proposed / (num_rounds * plan.k))
+            round_s = decided.round_s(fill)
+        else:
+            return
+        if num_rounds >= _MIN_ROUNDS:
+            self.rounds.observe(decided.lane, plan.drafter, round_s, decode_s / num_rounds)
+        if plan.is_off:
+            self.ledger(decided.workload).spent(decode_s, decode_s)
+        else:
+            plain_s = (num_tokens - 1) * decided.plain_round_s() * self.rounds.correction(decided.lane)
+            self.ledger(decided.workload).spent(plain_s, decode_s)
+            self.gate(plan.drafter, cell.task, cell.temperature).measured(plain_s / decode_s)
+            self.num_closed = sum(gate.is_closed for gate in self.gates.values())
+
+    def to_state(self, key: dict[str, str]) -> dict[str, Any]:
+        """Plain data for JSON. `key` says what it was learnt on: model and build."""
+        return {
+            "version": VERSION,
+            "key": key,
+            "acceptance": self.acceptance.to_state(),
+            "rounds": self.rounds.to_state(),
+            "gates": [[*name, *astuple(gate)] for name, gate in self.gates.items()],
+            "ledgers": {name: list(astuple(ledger)) for name, ledger in self.ledgers.items()},
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any] | None, key: dict[str, str]) -> Learner:
+        """What was stored; a fresh one when nothing was, or when it was learnt on another model or build."""
+        if state is None or state.get("version") != VERSION or state.get("key") != key:
+            return cls()
+        return cls(
+            Acceptance.from_state(state["acceptance"]),
+            Rounds.from_state(state["rounds"]),
+            {(name, task, bucket): Gate(*values) for name, task, bucket, *values in state["gates"]},
+            {name: Ledger(*values) for name, values in state["ledgers"].items()},
+        )

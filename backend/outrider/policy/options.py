@@ -1,0 +1,174 @@
+"""Plans on lanes, and what they are expected to be worth: a lane's menu at its load, and the options it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from outrider.core import OFF, DrafterAbility, LaneAbility, Surface
+from outrider.policy.rounds import Occupancy
+
+
+class Option(NamedTuple):
+    """A plan on a lane, with the tokens per second that the request is expected to get."""
+
+    rate: float
+    spare: int
+    """The other requests on the lane, negative: of equal rates the emptier lane is taken."""
+    lane: LaneAbility
+    drafter: str
+    k: int
+    seen: Occupancy
+    is_sampled: bool = False
+
+    @property
+    def shown(self) -> str:
+        """In the words of answers."""
+        plan = f"{self.drafter} with k {self.k}" if self.k else "plain decoding"
+        return f"{plan} on {self.lane.name}, {self.rate:.1f} tokens/s expected"
+
+
+class Refusal(NamedTuple):
+    """Why a lane or a drafter of it was left out."""
+
+    lane: str
+    drafter: str | None
+    code: str
+    detail: str = ""
+
+
+class Entry(NamedTuple):
+    """The best k of one drafter, before the lane's corrections; `rates` are tokens per second by k."""
+
+    place: int
+    """Among the lane's drafters."""
+    drafter: DrafterAbility
+    k: int
+    rate: float
+    bounds: tuple[int, int]
+    """Least and largest k that are allowed here now."""
+    rates: tuple[float, ...]
+
+
+class Menu(NamedTuple):
+    """What lanes of one make can do at one load for one kind of request."""
+
+    plain_rate: float
+    entries: tuple[Entry, ...]
+    refused: tuple[tuple[str, str, str], ...]
+    """Drafter, code and detail."""
+    like: LaneAbility
+    """A lane of this make; keeps alive what the menu is remembered by."""
+    by_drafter: Mapping[str, Entry]
+    is_bounded: bool
+    """Some drafter was made for a bounded context."""
+    batch: int
+    key: tuple[object, ...]
+    """What it is remembered by."""
+    version: int
+    """How many curves had moved when it was made."""
+
+
+#: More than any number of surfaces.
+UNSERVED = 99
+
+
+@dataclass(slots=True)
+class Row:
+    """One lane at its load. `factors` are what rates are multiplied by: of plain decoding, then of each drafter."""
+
+    lane: LaneAbility
+    seen: Occupancy
+    menu: Menu
+    factors: tuple[float, ...]
+    unserved: tuple[Surface, ...]
+    """What of the request the lane does not serve at all."""
+    inexact: tuple[Surface, ...]
+    """What of the request the lane does not honour exactly."""
+    num_tokens: int
+    """Of the prompt."""
+    num_others: int = field(init=False)
+    """Other requests on the lane."""
+    share: float = field(init=False)
+    """What waiting in the lane's queue leaves of the speed: the queue moves on as answers end."""
+    num_missing: int = field(init=False)
+    """Surfaces that are not honoured; `UNSERVED` when some are not served."""
+    plain_rate: float = field(init=False)
+    """Tokens per second of plain decoding; 0 when the lane has none."""
+    fastest: Entry | None = field(init=False)
+    """Of all drafters."""
+    fastest_rate: float = field(init=False)
+    """Its tokens per second; 0 without one."""
+
+    def __post_init__(self) -> None:
+        running, waiting, _ = self.seen
+        self.num_others = running + waiting - 1
+        self.share = self.lane.max_running / (self.lane.max_running + waiting)
+        self.plain_rate = self.menu.plain_rate * self.factors[0] * self.share if self.lane.has_plain else 0.0
+        self.num_missing = UNSERVED if self.unserved else len(self.inexact)
+        self.fastest, self.fastest_rate = self._fastest(self.usable())
+
+    @property
+    def plain(self) -> Option:
+        """Plain decoding on this lane."""
+        return Option(self.plain_rate, -self.num_others, self.lane, OFF, 0, self.seen)
+
+    def usable(self, shut: Collection[str] = ()) -> Sequence[Entry]:
+        """Without `shut` drafters, and without those that were made for less context than this prompt's."""
+        entries = self.menu.entries
+        if not (shut or self.menu.is_bounded):
+            return entries
+        return [entry for entry in entries if entry.drafter.drafter not in shut and self._reaches(entry)]
+
+    def _reaches(self, entry: Entry) -> bool:
+        limit = entry.drafter.max_context
+        return limit is None or self.num_tokens <= limit
+
+    def best(self, shut: Collection[str]) -> tuple[Entry | None, float]:
+        """The fastest without `shut` drafters, and its tokens per second."""
+        return self._fastest(self.usable(shut)) if shut else (self.fastest, self.fastest_rate)
+
+    def _fastest(self, entries: Iterable[Entry]) -> tuple[Entry | None, float]:
+        found, most = None, 0.0
+        for entry in entries:
+            rate = entry.rate * self.factors[entry.place + 1]
+            if rate > most:
+                found, most = entry, rate
+        return found, most * self.share
+
+    def entry(self, drafter: str, k: int | None = None) -> Entry | None:
+        """Of a drafter that may be used, and with this k."""
+        entry = self.menu.by_drafter.get(drafter)
+        if entry is None or not self._reaches(entry):
+            return None
+        return entry if k is None or (entry.bounds[0] <= k <= entry.bounds[1] and k in entry.drafter.ks) else None
+
+    def rate(self, entry: Entry, k: int) -> float:
+        """Tokens per second."""
+        return entry.rates[k] * self.factors[entry.place + 1] * self.share
+
+    def option(self, entry: Entry, k: int | None = None) -> Option:
+        """An entry, with its own or another k."""
+        k = entry.k if k is None else k
+        drafter = entry.drafter
+        rate = self.rate(entry, k)
+        return Option(rate, -self.num_others, self.lane, drafter.drafter, k, self.seen, drafter.is_sampled)
+
+    @property
+    def refusal(self) -> Refusal:
+        """Of the whole lane, where others honour more of the request."""
+        if self.unserved:
+            return Refusal(self.lane.name, None, "not-served", ", ".join(self.unserved))
+        return Refusal(self.lane.name, None, "not-exact", ", ".join(self.inexact))
+
+    @property
+    def refused(self) -> list[Refusal]:
+        """Drafters of it that were left out."""
+        long = [(entry.drafter, entry.drafter.max_context) for entry in self.menu.entries]
+        beyond = [
+            (drafter.drafter, "context", str(limit))
+            for drafter, limit in long
+            if limit is not None and self.num_tokens > limit
+        ]
+        return [Refusal(self.lane.name, *refusal) for refusal in (*self.menu.refused, *beyond)]

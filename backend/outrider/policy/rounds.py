@@ -1,0 +1,171 @@
+"""What a round takes on a lane, by running requests, rows, context and drafter, corrected by what rounds took."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from outrider.core import MAX_K, OFF, LaneAbility
+from outrider.cost import ClosedCost, CostTable
+
+#: Cost of one draft step in plain steps, where no table says; of a look-up it is one proposal, whatever k is.
+_DRAFT_STEPS = {
+    "ngram": 0.002, "suffix": 0.004, "prediction": 0.001, "medusa": 0.03, "eagle2": 0.05, "eagle3": 0.05,
+    "draft_model": 0.25, "layer_skip": 0.6,
+}  # fmt: skip
+_USUAL_DRAFT = 0.05
+#: Drafters that propose all their tokens at once.
+_AT_ONCE = frozenset({"ngram", "suffix", "prediction", "medusa"})
+#: Draft tokens of the proposals that cost tables were measured with.
+_TABLE_DRAFTED = 4
+#: Context is rounded up to these.
+_CONTEXTS = (128, 512, 2048, 8192, 32768)
+#: How fast corrections follow, and what one observation may say at most.
+_RATE, _CLIP = 0.1, math.log(3.0)
+#: Corrections that moved by less are as good as before.
+_NEAR = 0.01
+
+#: Rows of seconds that are remembered, over lanes, loads and contexts.
+_MAX_REMEMBERED = 10_000
+#: Shares of rounds with drafts are told apart to this part.
+_FILLS = 64
+#: Running requests are told apart up to the first of these, and rounded up to the next beyond.
+_RUNNING = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_BATCHES = tuple(next(bound for bound in _RUNNING if bound >= n) for n in range(_RUNNING[-1] + 1))
+
+
+def context_bucket(num_tokens: int) -> int:
+    return _CONTEXTS[min(bisect_left(_CONTEXTS, num_tokens), len(_CONTEXTS) - 1)]
+
+
+class Occupancy(NamedTuple):
+    """How full a lane is with the request that is decided."""
+
+    num_running: int
+    """Requests in each round, this one included."""
+    num_waiting: int
+    is_known: bool
+
+    @property
+    def batch(self) -> int:
+        """`num_running`, rounded up to what costs are told apart by."""
+        running = self.num_running
+        return _BATCHES[running] if running < len(_BATCHES) else running
+
+    @property
+    def num_others(self) -> int:
+        return self.num_running + self.num_waiting - 1
+
+
+def occupancy(ability: LaneAbility, num_requests: int, max_running: int) -> Occupancy:
+    """Of a lane with so many other requests, which itself says how many it runs at once, or 0.
+
+    Unknown load, below 0, is not idle: the lane is taken for full, with nobody waiting.
+    """
+    limit = ability.max_running
+    if num_requests < 0:
+        return Occupancy(limit, 0, False)
+    limit = min(limit, max_running or limit)
+    total = num_requests + 1
+    running = min(total, limit)
+    return Occupancy(running, total - running, True)
+
+
+class Rounds:
+    """Seconds of rounds; the table's or closed form's, times what was learnt of each lane and drafter."""
+
+    def __init__(self) -> None:
+        self._forwards: dict[tuple[LaneAbility, int, int], tuple[float, ...]] = {}
+        self._rounds: dict[tuple[LaneAbility, str, tuple[int, int], int], tuple[float, ...]] = {}
+        self._lanes: dict[str, float] = {}
+        self._arms: dict[tuple[str, str], float] = {}
+        """Logarithms of observed over predicted: of a lane as a whole, and of a drafter on it beyond that."""
+        self.known: dict[LaneAbility, tuple[float, ...]] = {}
+        """What `factors` has worked out and no observation has changed since."""
+
+    def forwards(self, ability: LaneAbility, num_running: int, context: int) -> tuple[float, ...]:
+        """Entry k: seconds of a round in which each running request has k + 1 rows, without drafting."""
+        key = (ability, num_running, context)
+        found = self._forwards.get(key)
+        if found is None:
+            if len(self._forwards) >= _MAX_REMEMBERED:
+                self._forwards.clear()
+            at = ability.cost.at
+            found = tuple(at(num_running, num_running * (k + 1), context) for k in range(MAX_K + 1))
+            self._forwards[key] = found
+        return found
+
+    def draft_s(self, ability: LaneAbility, drafter: str, num_running: int, k: int) -> float:
+        """Seconds that the round's proposals of k drafts take."""
+        cost = ability.cost
+        if isinstance(cost, CostTable) and drafter in cost.draft_s:
+            steps = 1.0 if drafter in _AT_ONCE else k / _TABLE_DRAFTED
+            return num_running * cost.draft_s[drafter] * steps
+        plain_s = cost.at(num_running, num_running, 0)
+        own = cost.draft_steps if isinstance(cost, ClosedCost) else {}
+        steps = own.get(drafter, _DRAFT_STEPS.get(drafter, _USUAL_DRAFT))
+        return plain_s * steps * (1 if drafter in _AT_ONCE else k)
+
+    def round_s(self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float) -> tuple[float, ...]:
+        """Entry k: expected seconds of a round, before correction, when a share `fill` of rounds has drafts; `scene`
+        is running requests and context."""
+        key = (ability, drafter, scene, round(fill * _FILLS))
+        found = self._rounds.get(key)
+        if found is None:
+            if len(self._rounds) >= _MAX_REMEMBERED:
+                self._rounds.clear()
+            found = self._rounds[key] = tuple(self._round_s(ability, drafter, scene, fill))
+        return found
+
+    def _round_s(self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float) -> Iterator[float]:
+        forwards = self.forwards(ability, *scene)
+        yield forwards[0]
+        once_s = self.draft_s(ability, drafter, scene[0], 1)
+        is_at_once = drafter in _AT_ONCE
+        for k in range(1, MAX_K + 1):
+            yield (1 - fill) * forwards[0] + fill * forwards[k] + once_s * (1 if is_at_once else k)
+
+    def correction(self, lane: str, drafter: str = OFF) -> float:
+        """What predictions for this drafter on this lane are multiplied by."""
+        return math.exp(self._lanes.get(lane, 0.0) + self._arms.get((lane, drafter), 0.0))
+
+    def factors(self, ability: LaneAbility) -> tuple[float, ...]:
+        """What speeds on this lane are multiplied by: of plain decoding, then of each of its drafters."""
+        found = self.known.get(ability)
+        if found is None:
+            if len(self.known) >= _MAX_REMEMBERED:
+                self.known.clear()
+            found = self.known[ability] = self._factors(ability)
+        return found
+
+    def _factors(self, ability: LaneAbility) -> tuple[float, ...]:
+        name, arm = ability.name, self._arms.get
+        lane = self._lanes.get(name, 0.0)
+        drafters = [OFF, *[drafter.drafter for drafter in ability.drafters]]
+        return tuple([math.exp(-lane - arm((name, drafter), 0.0)) for drafter in drafters])
+
+    def observe(self, lane: str, drafter: str, predicted_s: float, observed_s: float) -> None:
+        """Learn from one request's mean round. What all arms of a lane share goes to the lane, so that a busy machine
+        does not make the drafter that happened to run look bad; the rest goes to the arm."""
+        known = self._lanes.get(lane, 0.0) + self._arms.get((lane, drafter), 0.0)
+        error = math.log(observed_s / predicted_s) - known
+        error = min(max(error, -_CLIP), _CLIP)
+        self._lanes[lane] = self._lanes.get(lane, 0.0) + _RATE * error
+        self._arms[lane, drafter] = self._arms.get((lane, drafter), 0.0) + _RATE * error
+        for ability in [ability for ability in self.known if ability.name == lane]:
+            now, before = self._factors(ability), self.known[ability]
+            if any(abs(a - b) > _NEAR * b for a, b in zip(now, before, strict=True)):
+                self.known[ability] = now
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain data of the corrections; costs themselves come from the lanes."""
+        return {"lanes": self._lanes, "arms": [[*key, value] for key, value in self._arms.items()]}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Rounds:
+        found = cls()
+        found._lanes = dict(state["lanes"])
+        found._arms = {(lane, drafter): value for lane, drafter, value in state["arms"]}
+        return found

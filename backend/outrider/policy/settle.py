@@ -1,0 +1,210 @@
+"""From what is possible to what is taken: gain over plain, drafters that do not pay, hysteresis, and tries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from outrider.policy.choose import Kind, Surveyor
+from outrider.policy.learning import Gate, Learner, Ledger
+from outrider.policy.nearest import distance, nearest
+from outrider.policy.options import Option, Row
+
+#: Speculation must be expected to gain this much over plain decoding: below it, it is noise.
+MIN_GAIN = 1.03
+#: Another plan must be this much better than the one that was taken last, for so many decisions in a row, and the one
+#: taken last must have been held for so many. Fewer drafts are taken at once when they are that much better, since
+#: load is shed first by shortening drafts.
+_SWITCH_GAIN, _STREAK, _DWELL = 1.05, 3, 8
+#: Lanes this near to the fastest are equal, and the emptiest of them is taken.
+_EQUAL = 0.98
+#: Measurements that a drafter must have when its workload is overdrawn.
+_PROVEN = 3
+
+
+class Settled(NamedTuple):
+    """The option that is taken, and the code of why."""
+
+    option: Option
+    rule: str
+
+
+@dataclass(slots=True)
+class Incumbent:
+    """The plan that was taken last for one kind of request."""
+
+    drafter: str
+    k: int
+    num_held: int = 0
+    num_beaten: int = 0
+
+    def settle(self, best: Option, held: Option | None) -> Option:
+        """The best plan, or the held one while it is not beaten clearly and for long enough."""
+        self.num_held += 1
+        if held is None:
+            # The held plan is not possible for this request; for others it may be again.
+            self.num_beaten += 1
+            return self._switch(best) if self.num_beaten >= _STREAK else best
+        if (best.drafter, best.k) == (held.drafter, held.k) or best.rate < held.rate * _SWITCH_GAIN:
+            self.num_beaten = 0
+            return held
+        self.num_beaten += 1
+        if best.k < self.k or (self.num_beaten >= _STREAK and self.num_held >= _DWELL):
+            return self._switch(best)
+        return held
+
+    def _switch(self, best: Option) -> Option:
+        self.drafter, self.k, self.num_held, self.num_beaten = best.drafter, best.k, 0, 0
+        return best
+
+
+class Settler:
+    """Remembers per kind of request what was taken last."""
+
+    def __init__(self, learner: Learner, surveyor: Surveyor) -> None:
+        self.learner = learner
+        self.surveyor = surveyor
+        self._incumbents: dict[tuple[object, ...], Incumbent] = {}
+
+    def settle(self, kind: Kind, rows: Sequence[Row]) -> Settled | None:
+        """None when no lane decodes plainly and no drafter is allowed."""
+        if kind.is_fixed:
+            found = nearest(kind, rows)
+            return None if found is None else Settled(found, "nearest" if any(distance(kind, found)) else "request")
+        ledger = self.learner.ledger(kind.policy.workload)
+        ledger.num_decided += 1
+        plain = plain_of(rows)
+        if plain is None:
+            best = _best(rows, ())
+            return None if best is None else Settled(best, "no-plain")
+        shut = self._shut(kind, ledger)
+        best = _best(rows, shut)
+        enough = _enough(kind, rows, plain, shut)
+        if enough is not None:
+            return Settled(enough, "objective")
+        if best is None or best.rate < plain.rate * MIN_GAIN:
+            best = plain
+        best = self._held(kind, rows, plain, best, shut)
+        return self._try(kind, rows, (plain, best), ledger) or Settled(best, "best-rate" if best.k else "plain")
+
+    def _shut(self, kind: Kind, ledger: Ledger) -> set[str]:
+        """Drafters that do not pay as far as is known; with an overdrawn ledger all that are not known to pay."""
+        if not (self.learner.num_closed or ledger.is_overdrawn):
+            return set()
+        gates = {drafter: self._gate(kind, drafter) for drafter in kind.policy.drafters}
+        is_overdrawn = ledger.is_overdrawn
+        return {
+            name
+            for name, gate in gates.items()
+            if gate.is_closed or (is_overdrawn and not (gate.num >= _PROVEN and gate.utility >= 1.0))
+        }
+
+    def _gate(self, kind: Kind, drafter: str) -> Gate:
+        return self.learner.gate(drafter, kind.cell.task, kind.cell.temperature)
+
+    def _held(self, kind: Kind, rows: Sequence[Row], plain: Option, best: Option, shut: Collection[str]) -> Option:
+        """The best option, unless the one taken last is nearly as good."""
+        if not best.seen.is_known:
+            return best
+        key = (kind.policy.workload, kind.cell.task, kind.cell.temperature, kind.floor, kind.features.has_prediction)
+        incumbent = self._incumbents.get(key)
+        if incumbent is None:
+            self._incumbents[key] = Incumbent(best.drafter, best.k)
+            return best
+        if incumbent.drafter == best.drafter and incumbent.k == best.k:
+            return incumbent.settle(best, best)
+        if not incumbent.k:
+            return incumbent.settle(best, plain)
+        return incumbent.settle(best, _held_option(rows, incumbent, shut))
+
+    def _try(self, kind: Kind, rows: Sequence[Row], known: tuple[Option, Option], ledger: Ledger) -> Settled | None:
+        """Now and then plain instead of speculation, or a drafter that is not the best known; within the limits."""
+        limits = kind.policy.exploration
+        plain, best = known
+        # Where speculation gains much a plain answer costs much, so there are fewer: the share is one of time.
+        control = limits.control * plain.rate / best.rate
+        if best.k and ledger.num_control + 1 <= control * ledger.num_decided:
+            ledger.num_control += 1
+            return Settled(plain, "control")
+        if not limits.share or ledger.num_decided < ledger.next_try + 1 / limits.share or not ledger.may_try:
+            return None
+        # An opportunity that nothing is due for is lost: tries are at most this share of requests at any time.
+        ledger.next_try = ledger.num_decided
+        due = [
+            option for drafter in self._due(kind, best, ledger) if (option := _option_of(rows, drafter)) is not None
+        ]
+        if not due:
+            return None
+        taken = max(due, key=lambda option: self._drawn_rate(kind, option))
+        self._gate(kind, taken.drafter).tried(ledger.num_decided)
+        ledger.num_tried += 1
+        return Settled(taken, "explore")
+
+    def _due(self, kind: Kind, best: Option, ledger: Ledger) -> list[str]:
+        num, others = ledger.num_decided, [name for name in kind.policy.drafters if name != best.drafter]
+        return [drafter for drafter in others if self._gate(kind, drafter).due <= num]
+
+    def _drawn_rate(self, kind: Kind, option: Option) -> float:
+        """Thompson sampling: the rate with hazards drawn from what is believed of them."""
+        curve = self.surveyor.curve(kind, option.drafter, is_sampled=option.is_sampled)
+        return option.rate * curve.drawn(option.k, self.learner.random) / curve.tokens[option.k]
+
+
+def plain_of(rows: Sequence[Row]) -> Option | None:
+    """The fastest plain decoding."""
+    row = _pick(rows, [row.plain_rate for row in rows])
+    return None if row is None else row.plain
+
+
+def _best(rows: Sequence[Row], shut: Collection[str]) -> Option | None:
+    """The fastest drafter."""
+    row = _pick(rows, [row.best(shut)[1] for row in rows] if shut else [row.fastest_rate for row in rows])
+    entry = None if row is None else row.best(shut)[0]
+    return None if row is None or entry is None else row.option(entry)
+
+
+def _held_option(rows: Sequence[Row], held: Incumbent, shut: Collection[str]) -> Option | None:
+    """The plan taken last, where it does best now; None when no lane can run it."""
+    if held.drafter in shut:
+        return None
+    return _option_of(rows, held.drafter, held.k)
+
+
+def _option_of(rows: Sequence[Row], drafter: str, k: int | None = None) -> Option | None:
+    """A drafter where it does best, with one k or each lane's best."""
+    entries = [row.entry(drafter, k) for row in rows]
+    rates = [
+        0.0 if entry is None else row.rate(entry, k or entry.k) for row, entry in zip(rows, entries, strict=True)
+    ]
+    row = _pick(rows, rates)
+    entry = None if row is None else row.entry(drafter, k)
+    return None if row is None or entry is None else row.option(entry, k)
+
+
+def _pick(rows: Sequence[Row], rates: list[float]) -> Row | None:
+    """Of the lanes as good as the fastest the emptiest, and of those the first; None when none has a rate."""
+    least = max(rates, default=0.0) * _EQUAL
+    if not least:
+        return None
+    found: Row | None = None
+    for row, rate in zip(rows, rates, strict=True):
+        if rate >= least and (found is None or row.num_others < found.num_others):
+            found = row
+    return found
+
+
+def _enough(kind: Kind, rows: Sequence[Row], plain: Option, shut: Collection[str]) -> Option | None:
+    """The least drafts that reach the objective; None without one, or when nothing reaches it."""
+    target = kind.target_rate
+    if target is None:
+        return None
+    options = (
+        row.option(entry, k)
+        for row in rows
+        for entry in row.usable(shut)
+        for k in entry.drafter.ks
+        if entry.bounds[0] <= k <= entry.bounds[1]
+    )
+    enough = (option for option in (plain, *options) if option.rate >= target)
+    return min(enough, key=lambda option: (option.k, -option.rate), default=None)

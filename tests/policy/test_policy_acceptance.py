@@ -1,0 +1,139 @@
+"""Acceptance: what is believed before data, how counts change it, and what they say nothing about."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.core import MAX_K, TASKS, SpecStats
+from outrider.policy.acceptance import Acceptance, Cell, expected_tokens, prior_hazards
+
+CELL = Cell("draft_model", True, 0, "chat", 0)
+
+
+def stats(histogram: list[int], num_proposed: int | None = None) -> SpecStats:
+    return SpecStats(sum(histogram), sum(i * n for i, n in enumerate(histogram)), tuple(histogram), num_proposed)
+
+
+def simulated(alpha: float, k: int, rounds: int, random: Random) -> SpecStats:
+    histogram = [0] * (k + 1)
+    for _ in range(rounds):
+        accepted = 0
+        while accepted < k and random.random() < alpha:
+            accepted += 1
+        histogram[accepted] += 1
+    return stats(histogram)
+
+
+def test_expected_tokens_are_sums_of_survivals() -> None:
+    """Of equal hazards the geometric sum; deeper depths have the last hazard."""
+    assert expected_tokens([0.5])[:4] == (1.0, 1.5, 1.75, 1.875)
+    assert expected_tokens([0.9, 0.5])[3] == pytest.approx(1 + 0.9 + 0.45 + 0.225)
+    assert len(expected_tokens([0.5])) == MAX_K + 1
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_deterministic_drafts_lose_acceptance_as_temperature_rises_and_sampled_ones_do_not(task: str) -> None:
+    """The proposal's kind decides what temperature does."""
+    point = [prior_hazards(Cell("ngram", False, bucket, task, 0))[0] for bucket in range(5)]
+    drawn = [prior_hazards(Cell("draft_model", True, bucket, task, 0))[0] for bucket in range(5)]
+    assert point == sorted(point, reverse=True) and point[0] > 2 * point[4]
+    assert len(set(drawn)) == 1
+
+
+def test_a_workloads_own_prior_and_a_dry_run_come_first() -> None:
+    """The first hazard is the one given; a dry run only raises it, and only a look-up's."""
+    ngram = CELL._replace(drafter="ngram", is_sampled=False)
+    assert prior_hazards(ngram, first=0.9)[0] == 0.9
+    assert prior_hazards(ngram, floor=0.75)[0] == 0.75
+    assert prior_hazards(ngram, first=0.9, floor=0.75)[0] == 0.9
+    assert prior_hazards(CELL, floor=0.99)[0] < 0.99
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9])
+def test_the_posterior_comes_near_the_truth_from_censored_counts(alpha: float) -> None:
+    """Rounds with k 2 tell two depths, and deeper ones follow them: acceptance does not seem to end at k."""
+    found, random = Acceptance(), Random(1)
+    for _ in range(40):
+        found.update(CELL, simulated(alpha, 2, 40, random), 2)
+    hazards = found.curve(CELL).hazards
+    assert hazards[0] == pytest.approx(alpha, abs=0.05)
+    assert hazards[4] == pytest.approx(alpha, abs=0.1)
+
+
+def test_a_round_says_nothing_of_what_lies_behind_its_rejection() -> None:
+    """Counted by hand: trials are rounds that reached a depth; a full acceptance is no failure of the next depth."""
+    one, more = Acceptance(), Acceptance()
+    one.update(CELL, stats([0, 0, 10]), 2)
+    more.update(CELL, stats([0, 0, 10, 0]), 3)
+    assert one.curve(CELL).hazards[2] > more.curve(CELL).hazards[2]
+
+
+def test_other_tasks_follow_a_little_and_tenants_have_their_own() -> None:
+    """What one task shows moves the others of its drafter; a tenant's counts move that tenant most."""
+    found, random = Acceptance(), Random(1)
+    other = CELL._replace(task="code")
+    tenant = CELL._replace(tenant="t")
+    before = found.curve(CELL).hazards[0], found.curve(other).hazards[0]
+    for _ in range(3):
+        found.update(tenant, simulated(0.0, 3, 40, random), 3)
+    assert found.curve(other).hazards[0] < before[1]
+    assert found.curve(tenant).hazards[0] < found.curve(CELL).hazards[0] < before[0]
+    assert found.curve(CELL._replace(drafter="layer_skip")).hazards == prior_hazards(
+        CELL._replace(drafter="layer_skip")
+    )
+
+
+def test_old_counts_fade() -> None:
+    """After a change of the truth the new one is believed within some fifty requests."""
+    found, random = Acceptance(), Random(1)
+    for alpha in (0.9, 0.2):
+        for _ in range(120):
+            found.update(CELL, simulated(alpha, 3, 40, random), 3)
+    assert found.curve(CELL).hazards[0] == pytest.approx(0.2, abs=0.1)
+
+
+def test_what_a_look_up_really_proposes_is_learnt() -> None:
+    """The share of the drafts asked for, which its rounds cost; of other drafters it is one."""
+    found, cell = Acceptance(), Cell("ngram", False, 0, "chat", 0)
+    before = found.curve(cell).fill
+    for _ in range(20):
+        found.update(cell, stats([90, 5, 5], num_proposed=20), 2)
+    assert found.curve(cell).fill < 0.15 < before
+    assert found.curve(CELL).fill == 1.0
+
+
+@given(st.lists(st.lists(st.integers(0, 30), min_size=2, max_size=8).filter(any), max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_any_counts_give_probabilities_and_survive_json(histograms: list[list[int]]) -> None:
+    """Hazards stay between 0 and 1, and restored state gives the same curve."""
+    found = Acceptance()
+    for histogram in histograms:
+        found.update(CELL, stats(histogram), len(histogram) - 1)
+    curve = found.curve(CELL)
+    assert all(0 < hazard < 1 for hazard in curve.hazards)
+    again = Acceptance.from_state(json.loads(json.dumps(found.to_state())))
+    assert again.curve(CELL).hazards == curve.hazards
+
+
+def test_stamps_change_often_at_first_and_seldom_later() -> None:
+    """The first update is taken in at once; of a thousand not many are."""
+    found, seen = Acceptance(), []
+    for _ in range(1000):
+        found.update(CELL, stats([1, 1]), 1)
+        seen.append(found.stamp(CELL[2:]))
+    assert seen[0] == 1
+    assert 10 < seen[-1] < 100
+
+
+def test_samples_scatter_around_the_curve() -> None:
+    """For Thompson sampling: draws differ, and their mean is the curve's."""
+    curve, random = Acceptance().curve(CELL), Random(1)
+    draws = [curve.drawn(3, random) for _ in range(400)]
+    assert min(draws) < curve.tokens[3] < max(draws)
+    assert sum(draws) / 400 == pytest.approx(curve.tokens[3], rel=0.05)
+    assert curve.drawn(0, random) == 1.0

@@ -1,0 +1,110 @@
+"""Replay and tuning: censored histograms, what a smaller or larger k would have given, and advice."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from random import Random
+from typing import Any
+
+import pytest
+from policy_world import features, lane, only, toy_cost
+
+from outrider.core import LaneAbility
+from outrider.errors import ConfigError
+from outrider.policy.evaluate import Evaluator, Record, advise, to_yaml
+from outrider.policy.plan import PLAN_OFF, Plan
+
+LANE = lane(cost=toy_cost(0.1))
+
+
+def record(histogram: list[int] | None, k: int = 3, task: str = "chat", temperature: float = 0.0) -> Record:
+    plan = {"drafter": "draft_model", "k": k} if histogram is not None else {"drafter": "off", "k": 0}
+    wire = {
+        "features": asdict(features(task, temperature)), "plan": plan, "workload": task, "num_running": 1,
+        "histogram": histogram, "num_proposed": None,
+    }  # fmt: skip
+    return Record.from_wire(wire)
+
+
+def simulated(alpha: float, k: int, random: Random, **fields: Any) -> Record:
+    histogram = [0] * (k + 1)
+    for _ in range(40):
+        accepted = 0
+        while accepted < k and random.random() < alpha:
+            accepted += 1
+        histogram[accepted] += 1
+    return record(histogram, k, **fields)
+
+
+def test_a_smaller_k_is_read_off_the_histogram() -> None:
+    """Rounds with more accepted drafts would have had k of them: exact, whatever others show."""
+    one = record([4, 2, 2, 2])
+    rate = Evaluator(LANE, [one]).rate(one, Plan("draft_model", 2))
+    assert rate == pytest.approx((1 + 0.6 + 0.4) / (0.02 * 1.2))
+    assert Evaluator(LANE, [one]).rate(one, PLAN_OFF) == pytest.approx(50)
+
+
+def test_a_larger_k_is_estimated_from_all_records() -> None:
+    """Censored depths come from the curve: near what records with that k would have had."""
+    random = Random(1)
+    records = [simulated(0.8, 3, random) for _ in range(40)]
+    rate = Evaluator(LANE, records).rate(records[0], Plan("draft_model", 6))
+    tokens = rate * 0.02 * 1.6
+    assert 3.2 < tokens < 4.6  # 1 + .8 + ... + .8 ** 6 is 3.95
+
+
+def test_replay_decides_anew_or_takes_one_plan() -> None:
+    """Both keep the recorded rate beside the new one."""
+    records = [simulated(0.7, 3, Random(i)) for i in range(10)]
+    evaluator = Evaluator(LANE, records)
+    policies = only(drafters={"draft_model": {"max_k": 2}}, exploration={"share": 0, "control": 0})
+    anew = list(evaluator.replay(records, policies))
+    assert {one.plan for one in anew} == {Plan("draft_model", 2)}
+    fixed = list(evaluator.replay(records, policies, PLAN_OFF))
+    assert all(one.new_rate == one.plain_rate for one in fixed)
+    assert [one.recorded_rate for one in fixed] == [one.recorded_rate for one in anew]
+
+
+def test_advice_allows_what_pays_and_says_what_does_not() -> None:
+    """A good drafter gets the k that pays, a useless one is not allowed, and hot requests are left out."""
+    random = Random(1)
+    good = [simulated(0.8, 8, random, task="code") for _ in range(20)]
+    bad = [simulated(0.02, 8, random, task="maths") for _ in range(20)]
+    mixed = [
+        simulated(0.8 if i % 2 else 0.0, 3, random, task="rag", temperature=0.0 if i % 2 else 1.2) for i in range(20)
+    ]
+    records = [*good, *bad, *mixed]
+    found = {advice.workload: advice for advice in advise(Evaluator(LANE, records), records)}
+    assert 4 <= found["code"].max_k["draft_model"] <= 7
+    assert found["maths"].max_k == {} and found["maths"].gain > 1.5
+    assert found["rag"].max_temperature == 0.0
+    assert any("better drafter" in hint for hint in found["maths"].hints)
+    assert any("k 8 is too large" in hint for hint in found["code"].hints)
+
+
+def test_advice_is_a_policy_file() -> None:
+    """With its gain and hints as comments; what is not measured has no confidence."""
+    one = [simulated(0.9, 3, Random(1), task="code")]
+    text = to_yaml(advise(Evaluator(LANE, one), one)[0])
+    assert "  draft_model: {max_k: " in text and "+- inf" in text
+    assert text.startswith("# yaml-language-server: ")
+
+
+@pytest.mark.parametrize("change", [{"plan": {"drafter": "zzz", "k": 1}}, {"histogram": "x"}, {"features": {}}])
+def test_odd_records_are_refused(change: dict[str, Any]) -> None:
+    """With one line."""
+    wire = {
+        "features": asdict(features()), "plan": {"drafter": "off", "k": 0}, "workload": "w", "num_running": 1,
+        "histogram": None,
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="not a recorded request"):
+        Record.from_wire(wire | change)
+
+
+def test_unknown_load_is_a_full_lane() -> None:
+    """As when it was decided."""
+    one = record([4, 2, 2, 2])
+    busy = Record(one.features, one.plan, one.workload, None, one.stats)
+    small = LaneAbility("one", LANE.drafters, cost=toy_cost(0.1, knee=8))
+    evaluator = Evaluator(small, [one])
+    assert evaluator.rate(busy, one.plan) < evaluator.rate(one, one.plan)

@@ -1,0 +1,79 @@
+"""Learning: gates, ledgers, replays, and state that survives JSON and only the same model."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+from policy_world import decide, features, only
+
+from outrider.policy.learning import Feedback, Gate, Learner, Ledger
+from outrider.policy.simulate import Arrival, constant_truth, serve
+
+KEY = {"model": "m", "build": "1"}
+
+
+def trained() -> Learner:
+    policies = only()
+    for _ in range(30):
+        decision = decide(policies, features("quote"))
+        served = serve(decision, Arrival(0, decision.features, 100), constant_truth(0.4), Random(1))
+        policies.learn(decision, served.feedback)
+    return policies.learner
+
+
+def test_state_survives_json() -> None:
+    """Everything that decisions rest on is restored."""
+    learner = trained()
+    again = Learner.from_state(json.loads(json.dumps(learner.to_state(KEY))), KEY)
+    assert again.to_state(KEY) == learner.to_state(KEY)
+    assert again.gates == learner.gates and again.ledgers == learner.ledgers
+
+
+@pytest.mark.parametrize("key", [{"model": "m", "build": "2"}, {"model": "n", "build": "1"}, {}])
+def test_another_model_or_build_begins_anew(key: dict[str, str]) -> None:
+    """What was learnt elsewhere says nothing here; neither does state of another layout, or none."""
+    state = trained().to_state(KEY)
+    assert Learner.from_state(state, key).ledgers == {}
+    assert Learner.from_state(state | {"version": 0}, KEY).ledgers == {}
+    assert Learner.from_state(None, KEY).ledgers == {}
+
+
+def test_missing_statistics_are_not_zero_acceptance() -> None:
+    """A lane that cannot count teaches nothing about drafts, nor does a plain answer."""
+    policies = only()
+    decision = decide(policies, features("quote"))
+    before = policies.learner.acceptance.curve(decision.cell).hazards
+    policies.learn(decision, Feedback(None, 100, 1.0))
+    plain = decide(policies, features("quote"), off=True)
+    policies.learn(plain, Feedback(None, 100, 1.0))
+    assert policies.learner.acceptance.curve(decision.cell).hazards == before
+    assert policies.learner.gates == {}
+
+
+def test_a_gate_closes_on_evidence_and_opens_on_a_success() -> None:
+    """One bad request may be chance; tries wait longer each time until one pays."""
+    gate = Gate()
+    gate.measured(0.8)
+    assert not gate.is_closed
+    gate.measured(0.75)
+    assert gate.is_closed
+    gate.tried(100)
+    first, backoff = gate.due, gate.backoff
+    gate.tried(first)
+    assert gate.due - first > first - 100 and gate.backoff > backoff
+    gate.measured(1.3)
+    assert not gate.is_closed and gate.backoff == Gate().backoff
+
+
+def test_a_ledger_tells_tries_from_an_overdraft() -> None:
+    """Small losses stop tries, larger ones stop what is not proven; gains pay them back."""
+    ledger = Ledger()
+    assert ledger.may_try and not ledger.is_overdrawn
+    ledger.spent(100.0, 104.0)
+    assert not ledger.may_try and not ledger.is_overdrawn
+    ledger.spent(100.0, 110.0)
+    assert ledger.is_overdrawn
+    ledger.spent(100.0, 60.0)
+    assert ledger.may_try

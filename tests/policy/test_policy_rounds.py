@@ -1,0 +1,107 @@
+"""Round times: from tables and closed forms, corrected by observation, and never idle by ignorance."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from policy_world import EMBEDDED, decide, features, lane, only, toy_cost
+
+from outrider.core import LaneAbility, LaneLoad, LaneView
+from outrider.cost import ClosedCost, CostTable
+from outrider.policy.rounds import Occupancy, Rounds, occupancy
+
+TABLE = CostTable.model_validate(
+    {
+        "version": 1,
+        "key": {"cpu": "x"},
+        "num_sequences": (1, 4),
+        "widths": (1, 17),
+        "contexts": (100, 1100),
+        "round_s": [[[0.010, 0.020], [0.026, 0.036]], [[0.020, 0.060], [0.084, 0.124]]],
+        "draft_s": {"ngram": 0.001, "draft_model": 0.008},
+        "bytes_per_token": 1,
+        "weight_bytes": 1,
+        "read_s": 1.0,
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("num", "limit", "expected"),
+    [
+        (-1, 0, Occupancy(16, 0, False)),
+        (3, 16, Occupancy(4, 0, True)),
+        (3, 0, Occupancy(4, 0, True)),
+        (21, 16, Occupancy(16, 6, True)),
+        (6, 4, Occupancy(4, 3, True)),
+    ],
+)
+def test_unknown_load_counts_as_full(num: int, limit: int, expected: Occupancy) -> None:
+    """This request counts; what exceeds the running limit waits."""
+    assert occupancy(EMBEDDED, num, limit) == expected
+
+
+@pytest.mark.parametrize(("read_at_s", "is_known"), [(90.0, True), (89.9, False)])
+def test_a_stale_load_is_unknown(read_at_s: float, is_known: bool) -> None:
+    """From the workload's limit on, 10 s unless it says otherwise."""
+    found = decide(only(), features(), LaneView(EMBEDDED, LaneLoad(3, 0, 16, read_at_s)))
+    assert found.option.seen == Occupancy(4 if is_known else 16, 0, is_known)
+
+
+@pytest.mark.parametrize(("num", "batch"), [(1, 1), (4, 4), (5, 6), (9, 12), (48, 48), (130, 192), (1000, 1000)])
+def test_batches_are_rounded_up(num: int, batch: int) -> None:
+    """Small ones are told apart, large ones coarsely, and never taken for smaller."""
+    assert Occupancy(num, 0, True).batch == batch
+
+
+def test_tables_give_rounds_and_proposals() -> None:
+    """Forward by rows, one proposal per sequence; a model's grows with k, a look-up's does not."""
+    ability = LaneAbility.embedded("one", ("ngram", "draft_model"), TABLE)
+    rounds = Rounds()
+    assert rounds.forwards(ability, 1, 100)[0] == pytest.approx(0.010)
+    assert rounds.forwards(ability, 1, 100)[4] == pytest.approx(0.014)
+    assert rounds.forwards(ability, 4, 1100)[0] == pytest.approx(0.060)
+    assert rounds.draft_s(ability, "ngram", 2, 8) == pytest.approx(0.002)
+    assert rounds.draft_s(ability, "draft_model", 2, 8) == pytest.approx(0.032)
+    assert rounds.round_s(ability, "draft_model", (1, 100), 1.0)[4] == pytest.approx(0.014 + 0.008)
+    assert rounds.round_s(ability, "ngram", (1, 100), 0.5)[4] == pytest.approx(0.012 + 0.001)
+
+
+def test_the_closed_form_has_a_knee() -> None:
+    """Rows are free up to it and linear beyond; draft steps cost their share of a plain round."""
+    ability = lane(cost=toy_cost(0.1, knee=8))
+    seconds = Rounds().round_s(ability, "draft_model", (2, 100), 1.0)
+    assert seconds[0] == pytest.approx(0.02)
+    assert seconds[3] == pytest.approx(0.02 * (1 + 0.3))
+    assert seconds[7] == pytest.approx(0.02 * (2 + 0.7))
+    assert ClosedCost(1.0, 6, 0.06, 0.65).at(1, 6, 0) == pytest.approx(1.3)
+
+
+def test_observations_correct_the_lane_and_the_arm() -> None:
+    """A machine that became slow slows all arms; an arm that alone is slow is told apart from it."""
+    rounds = Rounds()
+    for _ in range(60):
+        rounds.observe("one", "off", 0.02, 0.04)
+        rounds.observe("one", "ngram", 0.02, 0.08)
+    assert rounds.correction("one", "off") == pytest.approx(2.0, rel=0.1)
+    assert rounds.correction("one", "ngram") == pytest.approx(4.0, rel=0.1)
+    assert 2.0 < rounds.correction("one", "suffix") < 4.0
+    assert rounds.correction("two", "ngram") == 1.0
+    again = Rounds.from_state(json.loads(json.dumps(rounds.to_state())))
+    assert again.correction("one", "ngram") == rounds.correction("one", "ngram")
+
+
+def test_one_outlier_says_little() -> None:
+    """A request that was stopped for a minute does not turn the lane's speed over."""
+    rounds = Rounds()
+    rounds.observe("one", "off", 0.02, 60.0)
+    assert rounds.correction("one", "off") < 1.3
+
+
+def test_factors_follow_observations() -> None:
+    """Speeds are multiplied by what corrections say now, plain decoding first."""
+    rounds, ability = Rounds(), lane()
+    assert rounds.factors(ability) == (1.0, 1.0)
+    rounds.observe("one", "draft_model", 0.02, 0.04)
+    assert rounds.factors(ability)[1] < rounds.factors(ability)[0] < 1.0

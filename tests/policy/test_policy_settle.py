@@ -1,0 +1,112 @@
+"""Settling: stable under noise, quick to shed load, and what tries and the control arm may cost."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from policy_world import EMBEDDED, decide, features, lane, only, toy_cost, view
+
+from outrider.core import DrafterAbility, LaneAbility
+from outrider.policy.learning import Feedback
+from outrider.policy.simulate import Arrival, constant_truth, serve
+
+QUIET = {"share": 0, "control": 0}
+
+
+def changes(plans: list) -> int:
+    return sum(a != b for a, b in pairwise(plans))
+
+
+@pytest.mark.parametrize("task", ["code", "quote", "chat", "edit"])
+@pytest.mark.parametrize("loads", [(0, 1), (1, 2), (2, 3), (3, 8), (0, 15)])
+def test_load_around_a_threshold_changes_the_plan_a_few_times(task: str, loads: tuple[int, int]) -> None:
+    """Alternating at every request, over two hundred requests."""
+    policies = only(exploration=QUIET)
+    plans = [decide(policies, features(task), view(EMBEDDED, loads[i % 2])).plan for i in range(200)]
+    assert changes(plans) <= 3
+
+
+def test_acceptance_around_a_pivot_changes_the_plan_a_few_times() -> None:
+    """True acceptance swings around the point where speculation begins to pay, with learning at every request."""
+    policies = only(drafters={"draft_model": {"max_k": 8}}, exploration=QUIET)
+    ability, random, plans = lane(cost=toy_cost(0.3)), Random(1), []
+    for i in range(300):
+        decision = decide(policies, features("chat"), view(ability))
+        truth = constant_truth(0.25 if i % 2 else 0.4)
+        policies.learn(decision, serve(decision, Arrival(0, decision.features, 100), truth, random).feedback)
+        plans.append(decision.plan)
+    assert changes(plans) <= 6
+
+
+def test_a_lasting_change_of_load_is_followed() -> None:
+    """Down at once, and up again within a dozen requests."""
+    policies = only(exploration=QUIET)
+    loads = [0] * 20 + [15] * 20 + [0] * 20
+    plans = [decide(policies, features("code"), view(EMBEDDED, num)).plan.k for num in loads]
+    assert plans[:40] == [5] * 20 + [0] * 20
+    assert plans[48:] == [5] * 12
+
+
+def test_the_control_arm_is_the_share_that_was_asked_for() -> None:
+    """As a share of time: with drafts that triple the speed a third of the share of requests; the rule says so."""
+    policies = only(exploration={"share": 0, "control": 0.02})
+    rules = [decide(policies, features("quote")).rule for _ in range(200)]
+    assert rules.count("control") in (1, 2)
+    assert rules.index("control") > 100
+
+
+def two_drafters() -> LaneAbility:
+    drafters = (DrafterAbility("ngram", (3,)), DrafterAbility("draft_model", (3,)))
+    return LaneAbility("one", drafters, cost=toy_cost(0.05))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.1])
+def test_tries_stay_within_their_share_and_find_the_better_drafter(share: float) -> None:
+    """A drafter that is believed to be bad and is good is found exactly when tries are allowed."""
+    drafters = {"ngram": {"max_k": 3, "prior": 0.9}, "draft_model": {"max_k": 3, "prior": 0.1}}
+    policies = only(drafters=drafters, exploration={"share": share, "control": 0})
+    ability, random, rules, plans = two_drafters(), Random(1), [], []
+    for _ in range(400):
+        decision = decide(policies, features("quote"), view(ability))
+        hazards = {"ngram": 0.3, "draft_model": 0.9}
+        truth = constant_truth(hazards.get(decision.plan.drafter, 0.0))
+        served = serve(decision, Arrival(0, decision.features, 100), truth, random)
+        policies.learn(decision, served.feedback)
+        rules.append(decision.rule)
+        plans.append(decision.plan.drafter)
+    assert rules.count("explore") <= share * 400
+    assert (plans[-20:].count("draft_model") > 15) is (share > 0)
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "suffix", "draft_model"])
+@pytest.mark.parametrize("task", ["chat", "quote", "code"])
+@pytest.mark.parametrize("cost", [EMBEDDED.cost, toy_cost(0.1)], ids=["small-cpu", "flat"])
+def test_a_drafter_without_acceptance_costs_at_most_five_percent(drafter: str, task: str, cost) -> None:
+    """Over three hundred requests, tries included, and from the twentieth request on at any moment."""
+    policies = only(drafters={drafter: {"max_k": 5}})
+    ability, random = lane(drafter=drafter, cost=cost), Random(1)
+    taken_s = plain_s = 0.0
+    for i in range(300):
+        decision = decide(policies, features(task), view(ability))
+        served = serve(decision, Arrival(0, decision.features, 100), constant_truth(0.0), random)
+        policies.learn(decision, served.feedback)
+        taken_s, plain_s = taken_s + served.seconds, plain_s + served.plain_s
+        if i >= 20:
+            assert taken_s <= 1.05 * plain_s
+    assert taken_s <= 1.02 * plain_s
+
+
+def test_a_cost_model_that_is_wrong_is_found_out() -> None:
+    """Drafts are accepted, but rounds with them take three times what was predicted: plain wins in the end."""
+    policies = only(drafters={"draft_model": {"max_k": 5}})
+    ability, random, plans = lane(cost=toy_cost(0.05)), Random(1), []
+    for _ in range(200):
+        decision = decide(policies, features("chat"), view(ability))
+        served = serve(decision, Arrival(0, decision.features, 100), constant_truth(0.5), random)
+        factor = 1 if decision.plan.is_off else 3
+        feedback = Feedback(served.feedback.stats, served.feedback.num_tokens, served.seconds * factor)
+        policies.learn(decision, feedback)
+        plans.append(decision.plan)
+    assert sum(plan.is_off for plan in plans[20:]) > 0.9 * len(plans[20:])
