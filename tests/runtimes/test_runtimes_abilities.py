@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from outrider.profiles import SGLangSection, UrlSection
-from outrider.runtimes.abilities import Abilities, KRange, Surface, disagreements, read_abilities, wanted_surfaces
+from outrider.runtimes.abilities import (
+    SGLANG_ROUTES,
+    Abilities,
+    KRange,
+    Surface,
+    disagreements,
+    read_abilities,
+    wanted_surfaces,
+)
 
 #: What SGLang 0.5.23 said on a CPU, cut to what matters here.
 PLAIN = {
@@ -59,7 +67,18 @@ def test_the_plugin_makes_a_lane_obedient_and_exact():
     assert found.surfaces == {Surface.TEMPERATURE, Surface.TOP_K_TOP_P, Surface.MIN_P, Surface.SEED}
     assert found.plugin == ("k", "sampling", "min_p", "seeds")
     assert read_abilities(with_plugin(NGRAM)) == Abilities(
-        {"ngram": KRange(7, 7)}, False, frozenset(), (), True, 4, 8, "torch_native", 4090, 8, "0.5.23"
+        {"ngram": KRange(7, 7)},
+        False,
+        frozenset(),
+        (),
+        True,
+        4,
+        8,
+        "torch_native",
+        4090,
+        8,
+        "0.5.23",
+        SGLANG_ROUTES,
     )
     assert not read_abilities(with_plugin(EAGLE, "k", "steps")).counts_proposed
     assert not read_abilities(EAGLE | {"speculative_adaptive": True}).counts_proposed

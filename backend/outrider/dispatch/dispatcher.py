@@ -17,6 +17,7 @@ from outrider.policy.decide import Decision, PolicySet
 from outrider.policy.features import extract_features
 from outrider.runtimes.abilities import wanted_surfaces
 from outrider.runtimes.client import LaneClient
+from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.pool import Pool
 from outrider.runtimes.resolve import Resolution, resolve
@@ -67,8 +68,8 @@ class Dispatcher:
     async def run(self, call: Call) -> AsyncIterator[Run]:
         """Hold everything that `call` needs while the block relays; frees all of it on every exit.
 
-        Raises ModelNotFound, RateLimited, QueueFull, QueueTimeout, DeadlineExceeded and LaneUnavailable before
-        anything is sent to a lane.
+        Raises ModelNotFound, RouteNotFound, RateLimited, QueueFull, QueueTimeout, DeadlineExceeded, LaneUnavailable
+        before anything is sent to a lane.
         """
         # What no branch below replaces is a fault of ours.
         outcome = Outcome(status=500, error_code="internal_error", tenant=call.claim.tenant)
@@ -97,13 +98,14 @@ class Dispatcher:
     def _route(self, call: Call, model: str, outcome: Outcome) -> tuple[Decision, Resolution]:
         """Decide by the load of the lane that then runs it: its choice may need a second look at the load."""
         began_s = time.monotonic()
-        lanes, wanted = self._pool.ready(model), wanted_surfaces(call.body)
+        lanes, wanted = self._pool.ready(model, call.path), wanted_surfaces(call.body)
+        carries_plan = dialect_of(call.path).carries_plan
         features = extract_features(call.body, call.hints)
 
         def look(lane: Lane) -> tuple[Decision, Resolution]:
             decision = self._policies.decide(features, call.hints, lane.load(), began_s)
             is_exact = self._policies.is_exact(decision.workload)
-            return decision, resolve(decision.plan, wanted, lanes, is_exact=is_exact)
+            return decision, resolve(decision.plan, wanted, lanes, is_exact=is_exact, carries_plan=carries_plan)
 
         first = min(lanes, key=lambda lane: lane.num_requests)
         decision, found = look(first)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from outrider.core import DRAFTERS, MAX_K, OFF
 from outrider.profiles import SGLangSection, SpeculationSection, UrlSection
+from outrider.runtimes.dialects import GENERATE, MESSAGES, RESPONSES
 
 #: SGLang's algorithm -> our drafter.
 _DRAFTERS = {
@@ -20,6 +21,11 @@ _DRAFTERS = {
 }
 #: Devices on which SGLang's own verification takes the argmax, whatever the temperature.
 _ARGMAX_DEVICES = ("cpu", "xpu")
+
+
+#: What every server has, and what SGLang has besides.
+OPENAI_ROUTES = frozenset({"/v1/chat/completions", "/v1/completions", GENERATE})
+SGLANG_ROUTES = OPENAI_ROUTES | {RESPONSES, MESSAGES}
 
 
 class Surface(Enum):
@@ -62,6 +68,12 @@ class Abilities:
     context_length: int | None = None
     max_running: int | None = None
     version: str | None = None
+    routes: frozenset[str] = OPENAI_ROUTES
+
+    def without_plans(self) -> Abilities:
+        """On a route that carries no plan: what the lane does by itself, which is to draft all that it was set to."""
+        ranges = {name: KRange(ks.max, ks.max) for name, ks in self.drafters.items()}
+        return replace(self, drafters=ranges, can_be_off=not ranges)
 
     def to_wire(self) -> dict[str, Any]:
         """For people and for `/outrider/lanes`."""
@@ -76,6 +88,7 @@ class Abilities:
             "context_length": self.context_length,
             "max_running": self.max_running,
             "version": self.version,
+            "routes": sorted(self.routes),
         }
 
 
@@ -103,6 +116,7 @@ def read_abilities(info: Mapping[str, Any]) -> Abilities:
         context_length=_count(info, "context_length") or _count(info, "max_req_input_len"),
         max_running=_count(state, "effective_max_running_requests_per_dp") or _count(info, "max_running_requests"),
         version=_text(info, "version"),
+        routes=SGLANG_ROUTES,
     )
 
 

@@ -25,12 +25,17 @@ class Resolution:
 
 
 def resolve(
-    plan: Plan, wanted: Mapping[Surface, str], lanes: Sequence[Lane], *, is_exact: bool = False
+    plan: Plan,
+    wanted: Mapping[Surface, str],
+    lanes: Sequence[Lane],
+    *,
+    is_exact: bool = False,
+    carries_plan: bool = True,
 ) -> Resolution:
     """The lane that honours most of what the law wants, then the nearest to the plan, then the least loaded.
 
     `lanes` are the ready ones of a group, at least one. With `is_exact`, InvalidRequest names the first field that
-    no lane honours together with the others.
+    no lane honours together with the others. Where the route carries no plan, a lane runs its own default.
     """
     fewest = min(len(_missing(wanted, lane)) for lane in lanes)
     able = [lane for lane in lanes if len(_missing(wanted, lane)) == fewest]
@@ -39,9 +44,9 @@ def resolve(
         raise InvalidRequest(
             f"{wanted[surface]}: the workload is exact, and no lane that is ready honours it", param=wanted[surface]
         )
-    ranked = [(nearest(plan, lane.abilities), lane) for lane in able]
+    ranked = [(nearest(plan, _able(lane, carries_plan)), lane) for lane in able]
     (_, effective), lane = min(ranked, key=lambda pair: (pair[0][0], pair[1].num_requests))
-    reasons = [_why_not(plan, effective, lane, lanes)] if effective != plan else []
+    reasons = [_why_not(plan, effective, lane, lanes, carries_plan)] if effective != plan else []
     missing = [wanted[surface] for surface in _missing(wanted, lane)]
     if missing:
         reasons.append(f"no lane honours {', '.join(missing)} exactly; lane {lane.name} comes nearest")
@@ -70,13 +75,19 @@ def _first(able: Abilities, kind: Callable[[str], int], k: int) -> tuple[tuple[i
     return (kind(name), abs(effective.k - k)), effective
 
 
+def _able(lane: Lane, carries_plan: bool) -> Abilities:
+    return lane.abilities if carries_plan else lane.abilities.without_plans()
+
+
 def _missing(wanted: Mapping[Surface, str], lane: Lane) -> list[Surface]:
     return [surface for surface in wanted if surface not in lane.abilities.surfaces]
 
 
-def _why_not(plan: Plan, effective: Plan, lane: Lane, lanes: Sequence[Lane]) -> str:
+def _why_not(plan: Plan, effective: Plan, lane: Lane, lanes: Sequence[Lane], carries_plan: bool) -> str:
     asked = OFF if plan.is_off else f"{plan.drafter} with k {plan.k}"
     runs = OFF if effective.is_off else f"{effective.drafter} with k {effective.k}"
-    is_possible = any(nearest(plan, other.abilities)[1] == plan for other in lanes)
+    is_possible = any(nearest(plan, _able(other, carries_plan))[1] == plan for other in lanes)
     why = "the lanes that could do not honour all of the sampling" if is_possible else "no lane that is ready can"
+    if not carries_plan:
+        why += " (the route carries no plan, so that each lane runs its own)"
     return f"the plan was {asked}, lane {lane.name} runs {runs}: {why}"
