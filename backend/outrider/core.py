@@ -157,6 +157,17 @@ class LaneLoad:
         return fields | {"age_s": round(time.monotonic() - fields.pop("read_at_s"), 3)}
 
 
+@dataclass(frozen=True, slots=True)
+class GpuLoad:
+    """One GPU of this machine, as it was when it was read."""
+
+    index: int
+    utilisation: float | None
+    """Share of the last sampling period in which a kernel ran, 0..1; None where it is not measured."""
+    used_bytes: int
+    total_bytes: int
+
+
 class LaneState(Enum):
     """Life of a lane as the gateway sees it."""
 

@@ -122,12 +122,13 @@ async def test_a_stream_of_generate_carries_the_report_at_its_end():
 async def test_a_batch_of_generate_carries_one_report():
     """A list stays a list: its last answer has the report, with the counts of all."""
     answers = [generated("ab", "stop", **COUNTS), generated("abc", "stop", **COUNTS)]
-    async with world(lambda _request: json_reply(answers)) as w:
-        async with w.post({"text": ["x", "y"], "outrider": {"drafter": "ngram", "k": 3}}, GENERATE) as response:
-            first, last = await response.json()
+    body = {"text": ["x", "y"], "outrider": {"drafter": "ngram", "k": 3}}
+    async with world(lambda _request: json_reply(answers)) as w, w.post(body, GENERATE) as response:
+        first, last = await response.json()
+        await eventually(lambda: w.outcomes)
+        assert w.outcomes[-1][1].num_completion_tokens == 5
     assert first == answers[0]
     assert last.pop("outrider")["observed"]["num_verify_steps"] == 6
-    assert w.outcomes[-1][1].num_completion_tokens == 5
 
 
 @pytest.mark.parametrize(
@@ -231,11 +232,8 @@ async def test_errors_of_messages_are_anthropic_s():
             ours = response.status, await response.json()
     assert theirs[0] == 400 and theirs[1]["type"] == "error"
     assert theirs[1]["error"]["type"] == "invalid_request_error" and theirs[1]["error"]["message"] == "bad"
-    assert (ours[0], ours[1]["error"]["type"], ours[1]["error"]["code"]) == (
-        404,
-        "not_found_error",
-        "model_not_found",
-    )
+    assert (ours[0], ours[1]["error"]["type"]) == (404, "not_found_error")
+    assert ours[1]["error"]["code"] == "model_not_found"
 
 
 @pytest.mark.parametrize("path", [RESPONSES, MESSAGES])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from outrider.core import LaneLoad, LaneState
+from outrider.core import GpuLoad, LaneLoad, LaneState
 from outrider.profiles import SGLangSection, UrlSection
 from outrider.runtimes.abilities import Abilities, disagreements
 
@@ -39,6 +39,8 @@ class Lane:
         """By its own word, as of when it was last ready."""
         self.disagreements: tuple[str, ...] = ()
         """Where its own word is not that of the profile."""
+        self.gpus: tuple[GpuLoad, ...] | None = None
+        """Those of a server that runs here, as last read; None while that is unknown."""
         self.num_in_flight = 0
         self._polled: LaneLoad | None = None
         self._num_others = 0
@@ -86,7 +88,7 @@ class Lane:
 
     def _enter(self, state: LaneState, reason: str | None) -> None:
         self.state, self.reason = state, reason
-        self._polled = None
+        self._polled = self.gpus = None
         if state is LaneState.READY:
             self._ready.set()
         else:
@@ -129,6 +131,7 @@ class Lane:
             "disagreements": self.disagreements,
             "num_in_flight": self.num_in_flight,
             "load": None if load is None else load.to_wire(),
+            "gpus": None if self.gpus is None else [asdict(gpu) for gpu in self.gpus],
         }
 
     def load(self) -> LaneLoad | None:
