@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import asynccontextmanager
 
+import aiohttp
 import orjson
 import pytest
 
@@ -13,7 +14,7 @@ from outrider.app import serving
 from outrider.config import Config, ServerSection
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.scripted import ScriptedLane
-from outrider.runtimes.scripted_replies import Fault, Reply, error_reply, event, json_reply
+from outrider.runtimes.scripted_replies import Fault, Reply, chat_reply, error_reply, event, json_reply
 from outrider.sse import SSEDecoder
 
 GENERATE = "/generate"
@@ -68,6 +69,20 @@ async def sglang(path, reply, info=NGRAM):
         w.lane.fails("asked again")
         await w.lane.wait_until_ready()
         yield w
+
+
+@asynccontextmanager
+async def two_lanes(path, reply):
+    """The URL of a gateway over a lane that only decodes and one that drafts, and a session."""
+    config = Config(server=ServerSection(port=0, shutdown_grace_s=0))
+    async with ScriptedLane() as plain, ScriptedLane() as ngram, aiohttp.ClientSession() as http:
+        plain.info, ngram.info = dict(PLAIN), dict(NGRAM)
+        plain.overrides[path] = ngram.overrides[path] = reply
+        lanes = [Lane("plain", plain.url), Lane("ngram", ngram.url)]
+        async with serving(config, lanes=lanes) as gateway:
+            for lane in lanes:
+                await lane.wait_until_ready()
+            yield gateway.url, http
 
 
 def parsed(raw):
@@ -172,21 +187,22 @@ async def test_a_route_that_carries_no_plan_runs_the_lane_s_own(path):
 @pytest.mark.parametrize(("hints", "name"), [({"off": True}, "plain"), ({"drafter": "ngram", "k": 7}, "ngram")])
 async def test_without_a_plan_the_lane_is_chosen_that_runs_it_by_itself(path, hints, name):
     """`off` goes to the one that only decodes, a k to the one that was launched with it."""
-    lanes = {"plain": PLAIN, "ngram": NGRAM}
-    config = Config(server=ServerSection(port=0, shutdown_grace_s=0))
-    async with world() as w, ScriptedLane() as plain, ScriptedLane() as ngram:
-        servers = {"plain": plain, "ngram": ngram}
-        for one, server in servers.items():
-            server.info = dict(lanes[one])
-            server.overrides[path] = json_reply({})
-        ours = [Lane(one, server.url) for one, server in servers.items()]
-        async with serving(config, lanes=ours) as gateway:
-            for lane in ours:
-                await lane.wait_until_ready()
-            async with w.http.post(gateway.url + path, json=BODIES[path] | {"outrider": hints}) as response:
-                report = (await response.json())["outrider"]
+    body = BODIES[path] | {"outrider": hints}
+    async with two_lanes(path, json_reply({})) as (url, http), http.post(url + path, json=body) as response:
+        report = (await response.json())["outrider"]
     assert report["lane"] == name
     assert report["effective"] == {"drafter": "off", "k": 0} if "off" in hints else hints
+
+
+async def test_min_p_goes_to_the_lane_that_honours_it():
+    """Without our plugin the one that drafts does not: SGLang's verification leaves it out."""
+    async with two_lanes(CHAT, chat_reply(stream=False)) as (url, http):
+        body = {"messages": SAID, "temperature": 0.8, "outrider": {"drafter": "ngram", "k": 7}}
+        for fields, name in (({}, "ngram"), ({"min_p": 0.1}, "plain")):
+            async with http.post(url + CHAT, json=body | fields) as response:
+                report = (await response.json())["outrider"]
+            assert report["lane"] == name
+        assert "do not honour all of the sampling" in report["reasons"][-1]
 
 
 @pytest.mark.parametrize(("path", "events"), [(RESPONSES, RESPONSE_EVENTS), (MESSAGES, MESSAGE_EVENTS)])
