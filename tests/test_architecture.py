@@ -41,7 +41,7 @@ ALLOWED = {
         "errors",
         "telemetry",
         "config",
-        *(f"runtimes.{name}" for name in ("protocol", "splice", "client", "pool")),
+        *(f"runtimes.{name}" for name in ("protocol", "splice", "client", "pool", "dialects")),
     },
     "sdk": {"core", "errors"},
     "workloads": {"sdk", "core", "errors", "policy.plan"},

@@ -229,6 +229,17 @@ class LaneView:
     """Without the request that is decided; None means unknown, which is not idle."""
 
 
+@dataclass(frozen=True, slots=True)
+class GpuLoad:
+    """One GPU of this machine, as it was when it was read."""
+
+    index: int
+    utilisation: float | None
+    """Share of the last sampling period in which a kernel ran, 0..1; None where it is not measured."""
+    used_bytes: int
+    total_bytes: int
+
+
 class LaneState(Enum):
     """Life of a lane as the gateway sees it."""
 

@@ -45,8 +45,8 @@ def section(kind: str) -> LaneSection | SGLangSection:
     if kind == "embedded":
         return LaneSection(model=NAME, max_running=8, max_total_tokens=4096, context_length=1024)
     return SGLangSection(
-        name=kind, kind="sglang", device="cpu", max_running=8, max_total_tokens=4096, context_length=1024,
-        flags=("--mem-fraction-static", "0.9"), **SPECULATION[kind],
+        name=kind.replace("_", "-"), kind="sglang", device="cpu", max_running=8, max_total_tokens=4096,
+        context_length=1024, flags=("--mem-fraction-static", "0.9"), **SPECULATION[kind],
     )  # fmt: skip
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import aiohttp
 import openai
 import pytest
 
@@ -23,6 +26,12 @@ QUOTE = [
     {"role": "user", "content": "Quote this text back: The water will be turned off on Thursday until noon."},
 ]
 READY_S = 400.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environment() -> None:
+    if not sglang_env.is_ready():
+        pytest.skip("NO SGLANG ENVIRONMENT, SO NO REAL LANE IS TESTED; BUILD IT WITH: make sglang-env")
 
 
 @asynccontextmanager
@@ -46,14 +55,17 @@ async def ask(client: openai.AsyncOpenAI, *, max_tokens: int = 8, **fields):
 
 
 async def test_requests_find_their_lanes_and_survive_one(model_folder: Path) -> None:
-    """Quoting goes to the n-grams, `off` and penalties to the plain lane; one that is killed comes back."""
-    if not sglang_env.is_ready():
-        pytest.skip("NO SGLANG ENVIRONMENT, SO NO REAL LANE IS TESTED; BUILD IT WITH: make sglang-env")
+    """Quoting goes to the n-grams, `off` and penalties to the plain lane; one that is killed comes back.
+
+    `min_p` stays on the lane that drafts, since our plugin honours it there exactly; where a lane has no plugin it
+    goes to the plain one, which a test of the gateway over scripted lanes shows.
+    """
     async with (
         running() as gateway,
         openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="x", max_retries=0, timeout=300) as client,
     ):
         await _each_goes_to_its_lane(client)
+        await _the_other_routes_too(gateway)
         await _a_killed_lane_comes_back(gateway, client)
 
 
@@ -67,9 +79,36 @@ async def _each_goes_to_its_lane(client: openai.AsyncOpenAI) -> None:
     _, report = await ask(client, temperature=0, extra_body={"outrider": {"k": 2}})
     assert (report["lane"], report["effective"]["k"]) == ("ngram", 2)
     assert not any(report["observed"]["accepted_histogram"][3:])
+    _, report = await ask(client, temperature=0.8, extra_body={"min_p": 0.1, "seed": 4, "outrider": {"k": 3}})
+    assert (report["lane"], report["effective"]) == ("ngram", {"drafter": "ngram", "k": 3})
     _, report = await ask(client, temperature=0.8, presence_penalty=0.5, extra_body={"outrider": {"k": 3}})
     assert report["lane"] == "plain"
     assert any("do not honour all of the sampling" in reason for reason in report["reasons"])
+
+
+async def _the_other_routes_too(gateway: Gateway) -> None:
+    """Each runs what its lane was launched with, and `off` finds the lane that only decodes."""
+    model, said = "smollm2-135m-instruct", {"temperature": 0}
+    bodies = {
+        "/v1/responses": {"model": model, "input": "Say yes.", "max_output_tokens": 8, **said},
+        "/v1/messages": {"model": model, "messages": QUOTE, "max_tokens": 8, **said},
+    }
+    async with aiohttp.ClientSession(gateway.url) as session:
+        for path, body in bodies.items():
+            for hints, lane, k in (({"off": True}, "plain", 0), ({"drafter": "ngram", "k": 2}, "ngram", 7)):
+                async with session.post(path, json=body | {"outrider": hints}) as response:
+                    answer = await response.json()
+                    assert response.status == 200, answer
+                report = answer["outrider"]
+                assert (report["lane"], report["effective"]["k"]) == (lane, k)
+            async with session.post(path, json=body | {"stream": True}) as response:
+                assert '"outrider":' in (await response.text()).strip().split("\n")[-1]
+        params = {"max_new_tokens": 24, "temperature": 0, "ignore_eos": True}
+        body = {"text": "one two three one two three one", "sampling_params": params}
+        async with session.post("/generate", json=body | {"outrider": {"k": 2}}) as response:
+            report = (await response.json())["outrider"]
+        assert (report["lane"], report["effective"]["k"]) == ("ngram", 2)
+        assert sum(report["observed"]["accepted_histogram"]) == report["observed"]["num_verify_steps"]
 
 
 async def _a_killed_lane_comes_back(gateway: Gateway, client: openai.AsyncOpenAI) -> None:
@@ -94,3 +133,69 @@ async def _a_killed_lane_comes_back(gateway: Gateway, client: openai.AsyncOpenAI
             await asyncio.sleep(0.2)
     _, report = await ask(client, temperature=0)
     assert report["lane"] == "ngram"
+
+
+CONFIG_OF_ONE = """
+server: {{port: 0}}
+lanes:
+  - name: plain
+    kind: sglang
+    device: cpu
+    model: {model}
+    max_running: 2
+    max_total_tokens: 2048
+    flags: [--skip-tokenizer-init, --mem-fraction-static, "0.9"]
+"""
+#: The guard's grace for the server, and some for the machine.
+GONE_S = 20.0
+
+
+async def test_a_killed_gateway_leaves_no_process_of_its_lanes(toy_folder: Path, tmp_path: Path) -> None:
+    """SIGKILL leaves the gateway no time to stop anything: the guard of the lane's process notices and does it."""
+    config = tmp_path / "one.yaml"
+    config.write_text(CONFIG_OF_ONE.format(model=toy_folder))
+    gateway = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "outrider", "serve", "--config", str(config),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        url = await _address(gateway)
+        async with aiohttp.ClientSession(url) as session, asyncio.timeout(READY_S):
+            while not await _is_ready(session):
+                await asyncio.sleep(0.5)
+        tree = _descendants(gateway.pid)
+        assert len(tree) >= 4  # the guard, the server, its scheduler and its detokenizer
+    finally:
+        gateway.kill()
+        await gateway.wait()
+    async with asyncio.timeout(GONE_S):
+        while any(map(_lives, tree)):
+            await asyncio.sleep(0.1)
+
+
+async def _address(gateway: asyncio.subprocess.Process) -> str:
+    async with asyncio.timeout(60):
+        async for line in gateway.stdout:
+            if found := re.search(r"http://127\.0\.0\.1:\d+", line.decode()):
+                return found[0]
+    raise AssertionError("the gateway ended")
+
+
+async def _is_ready(session: aiohttp.ClientSession) -> bool:
+    async with session.get("/ready") as response:
+        return response.status == 200
+
+
+def _descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *_descendants(child)]
+    return found
+
+
+def _lives(pid: int) -> bool:
+    """A process that has ended and that nobody waited for is still listed."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -127,3 +128,30 @@ def _engine_pid(gateway: Gateway) -> int:
     process = gateway.supervisors[0].process
     assert process is not None
     return process.pid
+
+
+async def test_the_engine_s_own_route_goes_through_too(toy_folder: Path) -> None:
+    """`/generate` whole and streamed, speculated and not, with one text; the routes it lacks are named."""
+    async with running(toy_folder) as gateway, aiohttp.ClientSession(gateway.url) as session:
+        body = {"text": "ABCDABCDABCD", "sampling_params": {"temperature": 0, "max_new_tokens": 24}}
+        texts = set()
+        for hints in ({"off": True}, {"drafter": "ngram", "k": 4}):
+            async with session.post("/generate", json=body | {"outrider": hints}) as response:
+                answer = await response.json()
+            report = answer["outrider"]
+            assert report["effective"] == ({"drafter": "off", "k": 0} if "off" in hints else hints)
+            assert (report["observed"] is None) is ("off" in hints)
+            texts.add(answer["text"])
+            async with session.post("/generate", json=body | {"outrider": hints, "stream": True}) as response:
+                *_, last, done = (await response.text()).strip().split("\n\n")
+            assert done == "data: [DONE]"
+            streamed = json.loads(last.removeprefix("data: "))
+            assert streamed["outrider"]["observed"] == report["observed"]
+            texts.add(streamed["text"])
+        assert len(texts) == 1
+        for path, fields in (
+            ("/v1/responses", {"input": "A"}),
+            ("/v1/messages", {"messages": PROMPT, "max_tokens": 3}),
+        ):
+            async with session.post(path, json=fields) as response:
+                assert (response.status, path in (await response.json())["error"]["message"]) == (404, True)

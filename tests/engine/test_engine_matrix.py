@@ -16,7 +16,6 @@ from random_llama import write_random_llama
 
 from markov import EOS, add_end, write_ending_checkpoint
 from outrider.config import packaged_data
-from outrider.core import DRAFTERS
 from outrider.engine.drafters.layer_skip import LayerSet, write_layer_set
 from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits
@@ -27,6 +26,8 @@ from outrider.speculation.proposal import TopKTree
 from outrider.speculation.target import SamplingLaw
 from outrider.workloads.prompts import load_prompts
 
+#: What the embedded engine has.
+DRAFTERS = ("ngram", "suffix", "prediction", "draft_model", "layer_skip")
 KS = (1, 2, 4, 8)
 NUM_TOKENS = 32
 ROOMY = EngineLimits(max_running=16, max_total_tokens=8192, context_length=256)

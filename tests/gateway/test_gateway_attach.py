@@ -24,7 +24,7 @@ def test_only_our_names_pass():
 def test_statistics_that_cannot_be_read_are_none_with_a_reason():
     """Once per answer in the reasons, and counted."""
     run = make_run()
-    take_stats(run, {"sglext": {"spec_tokens_details": DETAILS | {"spec_num_correct_drafts": 9}}})
+    take_stats(run, [DETAILS | {"spec_num_correct_drafts": 9}])
     assert run.outcome.stats is None
     assert run.report().observed is None
     assert "contradict" in run.report().reasons[-1]
@@ -33,8 +33,8 @@ def test_statistics_that_cannot_be_read_are_none_with_a_reason():
 def test_no_statistics_are_no_observation_and_no_reason():
     """Missing is not zero, and not a contradiction."""
     run = make_run()
-    take_stats(run, {"sglext": {"spec_tokens_details": None}})
-    take_stats(run, {"choices": []})
+    take_stats(run, [None])
+    take_stats(run, None)
     assert run.report().observed is None
     assert run.report().reasons == list(run.decision.reasons)
 
@@ -56,7 +56,7 @@ def test_a_lanes_own_report_is_replaced():
 def test_an_unknown_number_of_proposed_drafts_is_null():
     """A lane that cannot count them gives no rate."""
     run = make_run(drafter="ngram", k=2)
-    take_stats(run, {"sglext": {"spec_tokens_details": DETAILS}})
+    take_stats(run, [DETAILS])
     body = json.loads(with_report(run, b"{}"))
     assert body["metrics"]["speculative_decoding"]["draft_acceptance_rate"] is None
     assert body["outrider"]["observed"]["num_proposed"] is None

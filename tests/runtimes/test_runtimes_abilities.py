@@ -5,7 +5,14 @@ import pytest
 from outrider.core import SMALL_CPU, SURFACES, DrafterAbility
 from outrider.cost import VERSION, CostTable
 from outrider.profiles import SGLangSection, UrlSection
-from outrider.runtimes.abilities import Abilities, KRange, disagreements, lane_ability, read_abilities
+from outrider.runtimes.abilities import (
+    SGLANG_ROUTES,
+    Abilities,
+    KRange,
+    disagreements,
+    lane_ability,
+    read_abilities,
+)
 
 #: What SGLang 0.5.23 said on a CPU, cut to what matters here.
 PLAIN = {
@@ -76,6 +83,7 @@ def test_the_plugin_makes_a_lane_obedient_and_exact():
         "0.5.23",
         "cpu",
         SURFACES - {"logit_processor"},
+        routes=SGLANG_ROUTES,
     )
     assert not read_abilities(with_plugin(EAGLE, "k", "steps")).counts_proposed
     assert not read_abilities(EAGLE | {"speculative_adaptive": True}).counts_proposed

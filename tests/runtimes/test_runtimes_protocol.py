@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from outrider.core import SpecStats
 from outrider.errors import ContextLengthExceeded, InvalidRequest, LaneFailed, Rejected
+from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.protocol import (
-    can_matter,
     error_of_response,
     num_finished,
     raise_failure,
@@ -119,5 +119,5 @@ def test_chunks_are_parsed_only_when_they_can_matter(content, reason):
     """A text never looks like more than a text; a finish is always seen."""
     content = content + '"finish_reason":"stop" "error": "sglext":'
     chunk = {"choices": [{"delta": {"content": content}, "finish_reason": reason}], "usage": None}
-    assert can_matter(orjson.dumps(chunk)) is (reason is not None)
+    assert dialect_of("/v1/completions").can_matter(orjson.dumps(chunk)) is (reason is not None)
     assert num_finished(chunk) == (reason is not None)

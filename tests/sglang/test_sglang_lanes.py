@@ -153,7 +153,7 @@ def test_a_seed_gives_one_text_with_any_k_alone_or_in_a_batch(server: Server, la
     expected, prompt = [], [3, 1]
     for i in range(NUM_TOKENS):
         current = (prompt + expected)[-1]
-        expected.append(Noise(99, len(prompt) + i, is_seeded=True).choose(0, probs[current]))
+        expected.append(Noise(99, len(prompt) + i, is_seeded=True).choose(0, probs[current]).token_id)
     asked = [params(lane, k, temperature=1.7, sampling_seed=99) for k in (None, 0, lane.max_k)]
     other = params(lane, temperature=1.7, sampling_seed=100)
     assert server.generate({"input_ids": prompt, "sampling_params": asked[0]})["output_ids"] == expected

@@ -109,3 +109,26 @@ def write_eagle_head(folder: Path, target: Path, log_probs: np.ndarray) -> None:
     for name in ("mlp.gate_proj", "mlp.up_proj"):
         tensors[f"layers.0.{name}.weight"] = torch.zeros(64, VOCAB)
     save_file({name: tensor.half().contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+
+
+def write_random_eagle3_head(folder: Path, target: Path, num_drafted: int) -> None:
+    """An EAGLE3 head of random weights that drafts every other token of the vocabulary, by its map `d2t`."""
+    folder.mkdir(parents=True)
+    config = json.loads((target / "config.json").read_text())
+    config |= {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "tie_word_embeddings": False}
+    # The target has one layer: what the head reads is the input of it.
+    config |= {"draft_vocab_size": num_drafted, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1]}}
+    (folder / "config.json").write_text(json.dumps(config))
+    generator = torch.Generator().manual_seed(4)
+    shapes = {
+        "fc.weight": (VOCAB, VOCAB), "lm_head.weight": (num_drafted, VOCAB),
+        "midlayer.self_attn.q_proj.weight": (64, 2 * VOCAB), "midlayer.self_attn.k_proj.weight": (32, 2 * VOCAB),
+        "midlayer.self_attn.v_proj.weight": (32, 2 * VOCAB), "midlayer.self_attn.o_proj.weight": (VOCAB, 64),
+        "midlayer.mlp.gate_proj.weight": (64, VOCAB), "midlayer.mlp.up_proj.weight": (64, VOCAB),
+        "midlayer.mlp.down_proj.weight": (VOCAB, 64),
+    }  # fmt: skip
+    tensors = {name: torch.randn(shape, generator=generator).half() for name, shape in shapes.items()}
+    for name in ("midlayer.input_layernorm", "midlayer.hidden_norm", "midlayer.post_attention_layernorm", "norm"):
+        tensors[f"{name}.weight"] = torch.ones(VOCAB).half()
+    tensors["d2t"] = torch.arange(num_drafted)  # what to add to a draft's number: token 2 i for number i
+    save_file(tensors, folder / "model.safetensors")

@@ -17,11 +17,11 @@ class Call:
 
     request_id: str
     path: str
-    """The OpenAI route, the same at the lane."""
+    """The route, the same at the lane."""
     raw: bytes
     """The body as the client sent it."""
     body: Mapping[str, Any]
-    """The parsed body."""
+    """The parsed body, as the policy reads it."""
     hints: Hints
     model: str | None
     """None means the only model."""

@@ -20,6 +20,7 @@ from outrider.policy.decision import Decision
 from outrider.policy.features import extract_features
 from outrider.policy.reload import PolicyFiles
 from outrider.runtimes.client import LaneClient
+from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.pool import Pool
 from outrider.telemetry.metrics import Metrics
@@ -69,8 +70,8 @@ class Dispatcher:
     async def run(self, call: Call) -> AsyncIterator[Run]:
         """Hold everything that `call` needs while the block relays; frees all of it on every exit.
 
-        Raises ModelNotFound, RateLimited, QueueFull, QueueTimeout, DeadlineExceeded and LaneUnavailable before
-        anything is sent to a lane.
+        Raises ModelNotFound, RouteNotFound, RateLimited, QueueFull, QueueTimeout, DeadlineExceeded, LaneUnavailable
+        before anything is sent to a lane.
         """
         # What no branch below replaces is a fault of ours.
         outcome = Outcome(status=500, error_code="internal_error", tenant=call.claim.tenant)
@@ -101,23 +102,27 @@ class Dispatcher:
         """Decide over the ready lanes of the model's group."""
         began_s = time.monotonic()
         # Where loads are unknown or equal, the first of equals is taken: the one with the fewest requests of ours.
-        lanes = sorted(self._pool.ready(model), key=_NUM_IN_FLIGHT)
+        lanes = sorted(self._pool.ready(model, call.path), key=_NUM_IN_FLIGHT)
         tenant = None if call.key is None else call.claim.tenant
         features = extract_features(call.body, call.hints, tenant, call.claim.priority)
-        views = [LaneView(lane.ability, lane.load()) for lane in lanes]
+        carries_plan = dialect_of(call.path).carries_plan
+        abilities = [lane.ability if carries_plan else lane.unplanned_ability for lane in lanes]
+        views = [LaneView(ability, lane.load()) for ability, lane in zip(abilities, lanes, strict=True)]
         origin = Origin(call.model, call.client_headers)
         decision = self.policies.decide(features, call.hints, views, began_s, origin)
         outcome.phases["plan"] = time.monotonic() - began_s
         outcome.workload, outcome.num_prompt_tokens = decision.workload, features.num_prompt_tokens
         plan = decision.plan
         self._metrics.decided(decision.workload, decision.rule, plan.drafter, plan.k)
-        return decision, next(lane for lane in lanes if lane.ability is decision.option.lane)
+        return decision, lanes[[ability is decision.option.lane for ability in abilities].index(True)]
 
     def _start(self, call: Call, lane: Lane, model: str, decision: Decision, outcome: Outcome) -> Run:
         if lane.url is None:
             raise LaneUnavailable(f"lane {lane.name} is {lane.state.value}", retry_after_s=1.0)
+        carries_plan = dialect_of(call.path).carries_plan
         return Run(
             call, self._client, lane.name, lane.url, model, decision, outcome,
+            reasons=[] if carries_plan else ["the route carries no plan, so the lane runs what it was set to"],
             counts_proposed=lane.abilities.counts_proposed,
         )  # fmt: skip
 

@@ -46,6 +46,8 @@ _MAX_STOPS = 16
 #: Choices that one request may ask for.
 MAX_CHOICES = 16
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+#: SGLang keeps seeds in 64 bits with a sign and refuses others.
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
 class _Body(BaseModel):
@@ -171,7 +173,7 @@ class OpenAIBody(SamplingFields, CacheFields):
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    seed: int | None = None
+    seed: Seed | None = None
     rid: str | None = None
     return_spec_tokens_details: bool = False
     response_format: ResponseFormat = ResponseFormat()
@@ -221,7 +223,7 @@ class SamplingParams(SamplingFields):
     """`sampling_params` of /generate; SGLang refuses unknown keys here, and so does this engine."""
 
     max_new_tokens: Annotated[int, Field(ge=1)] = 128
-    sampling_seed: int | None = None
+    sampling_seed: Seed | None = None
 
     @model_validator(mode="after")
     def _known(self) -> SamplingParams:

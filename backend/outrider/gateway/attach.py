@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from outrider.core import SpecStats
 from outrider.dispatch.run import Run
-from outrider.runtimes.protocol import read_stats
+from outrider.runtimes.protocol import DETAILS, read_stats
 from outrider.runtimes.splice import splice, splice_inside
 
-_DETAILS = "spec_tokens_details"
 _OURS = "x-outrider-"
 
 
@@ -39,13 +38,12 @@ def _printable(value: str) -> str:
     return "".join(char if " " <= char <= "~" else "?" for char in value)
 
 
-def take_stats(run: Run, chunk: Mapping[str, Any]) -> None:
-    """Hand the statistics in the chunk's `sglext` to the run; statistics that contradict themselves are none."""
-    sglext = chunk.get("sglext")
-    if not isinstance(sglext, dict) or _DETAILS not in sglext:
+def take_stats(run: Run, details: Sequence[Any] | None) -> None:
+    """Hand the counts of all choices to the run; counts that contradict themselves are none, and None are no news."""
+    if details is None:
         return
     try:
-        run.saw_stats(read_stats(sglext[_DETAILS]))
+        run.saw_stats(read_stats(list(details)))
     except ValueError:
         run.saw_stats(None, is_contradictory=True)
 
@@ -58,8 +56,8 @@ def without_stats(run: Run, raw: bytes, chunk: Mapping[str, Any]) -> bytes | Non
     sglext = chunk.get("sglext")
     if run.call.wants_stats or not isinstance(sglext, dict):
         return raw
-    if any(value is not None for key, value in sglext.items() if key != _DETAILS):
-        return splice(raw, {"sglext"}, {"sglext": splice_inside(raw, "sglext", {_DETAILS}, {})})
+    if any(value is not None for key, value in sglext.items() if key != DETAILS):
+        return splice(raw, {"sglext"}, {"sglext": splice_inside(raw, "sglext", {DETAILS}, {})})
     if chunk.get("choices") == [] and chunk.get("usage") is None:
         return None
     return splice(raw, {"sglext"}, {})
@@ -74,7 +72,8 @@ def with_report(run: Run, raw: bytes) -> bytes:
     if stats is not None and run.call.num_choices == 1:
         ours = {"speculative_decoding": orjson.dumps(_vllm_metrics(stats, run.plan.k))}
         add["metrics"] = splice_inside(raw, "metrics", set(ours), ours)
-    return splice(raw, set(add), add)
+    is_batch = raw.lstrip().startswith(b"[")  # of /generate: its last answer gets the report of all
+    return splice(raw, () if is_batch else set(add), add)
 
 
 def _vllm_metrics(stats: SpecStats, k: int) -> dict[str, object]:

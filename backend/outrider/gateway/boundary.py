@@ -1,4 +1,4 @@
-"""The edge of the gateway: request ids, and the one place where exceptions become answers in OpenAI's error shape."""
+"""The edge of the gateway: request ids, and the one place where exceptions become answers in the route's shape."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from aiohttp.typedefs import Middleware
 
 from outrider.errors import APIError, BodyTooLarge, InternalError, InvalidRequest, MethodNotAllowed, RouteNotFound
 from outrider.gateway.access import KEY
+from outrider.runtimes.dialects import dialect_of
 from outrider.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -83,11 +84,11 @@ async def _answer(request: web.Request, handler: _Handler) -> web.StreamResponse
     try:
         return await handler(request)
     except APIError as error:
-        return _error_response(error)
+        return _error_response(request.path, error)
     except web.RequestPayloadError as error:
-        return _error_response(InvalidRequest(f"the body cannot be read: {error}", param="body"))
+        return _error_response(request.path, InvalidRequest(f"the body cannot be read: {error}", param="body"))
     except web.HTTPException as error:
-        return _error_response(_from_aiohttp(request, error), error.headers)
+        return _error_response(request.path, _from_aiohttp(request, error), error.headers)
     except asyncio.CancelledError:
         raise
     except Exception as error:
@@ -96,9 +97,8 @@ async def _answer(request: web.Request, handler: _Handler) -> web.StreamResponse
         if _HEAD_SENT in request:
             raise  # a second status cannot be sent: aiohttp logs the error and closes the connection
         logger.exception("request %s failed", request[REQUEST_ID])
-        return _error_response(
-            InternalError(f"internal error; the log has it under request id {request[REQUEST_ID]}")
-        )
+        failure = InternalError(f"internal error; the log has it under request id {request[REQUEST_ID]}")
+        return _error_response(request.path, failure)
 
 
 def _request_id(request: web.Request) -> str:
@@ -112,11 +112,11 @@ def _route(request: web.Request) -> str:
     return "unmatched" if resource is None else resource.canonical
 
 
-def _error_response(error: APIError, headers: Mapping[str, str] | None = None) -> web.Response:
+def _error_response(path: str, error: APIError, headers: Mapping[str, str] | None = None) -> web.Response:
     kept = {"Allow": headers["Allow"]} if headers and "Allow" in headers else {}
     if error.retry_after_s is not None:
         kept["Retry-After"] = str(math.ceil(error.retry_after_s))
-    body = orjson.dumps(error.to_wire())
+    body = orjson.dumps(dialect_of(path).error_body(error))
     return web.Response(status=error.status, body=body, content_type="application/json", headers=kept)
 
 

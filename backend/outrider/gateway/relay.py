@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import chain
 
 from aiohttp import web
 
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneFailed
 from outrider.gateway.attach import passed_headers, take_stats, with_report, without_stats
-from outrider.gateway.stream import StreamRelay, error_event
+from outrider.gateway.stream import StreamRelay
 from outrider.runtimes.client import LaneAnswer
-from outrider.runtimes.protocol import completion_tokens, raise_failure, read_object
+from outrider.runtimes.dialects import dialect_of
+from outrider.runtimes.protocol import read_answers
 
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
@@ -27,11 +29,14 @@ async def relay_body(run: Run) -> web.Response:
         async with run.within_deadline():
             raw = await answer.body()
         run.saw_event()
-    body = read_object(raw)
-    raise_failure(body)
-    take_stats(run, body)
-    run.outcome.num_completion_tokens = completion_tokens(body)
-    shown = with_report(run, without_stats(run, raw, body) or raw)
+    dialect, bodies = dialect_of(run.call.path), read_answers(raw)
+    for body in bodies:
+        dialect.raise_failure(body)
+    found = [details for body in bodies if (details := dialect.details(body)) is not None]
+    take_stats(run, list(chain.from_iterable(found)) if found else None)
+    counts = [count for body in bodies if (count := dialect.completion_tokens(body)) is not None]
+    run.outcome.num_completion_tokens = sum(counts) if counts else None
+    shown = with_report(run, without_stats(run, raw, bodies[0]) or raw)
     run.succeed()
     headers = {"Content-Type": "application/json"} | passed_headers(answer.headers)
     return web.Response(body=shown, headers=headers)
@@ -78,7 +83,7 @@ class _Client:
             if not self.response.prepared:
                 raise failure
             self.relay.run.fail(failure)
-            data += error_event(failure)
+            data += dialect_of(self.relay.run.call.path).error_event(failure)
         if not data:
             return
         if not self.response.prepared:

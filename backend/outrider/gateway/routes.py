@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -19,7 +19,7 @@ from outrider.gateway.access import KEY, claim_of, refuse_internal
 from outrider.gateway.attach import plan_headers
 from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID
 from outrider.gateway.relay import relay_body, relay_stream
-from outrider.gateway.schema import Route, parse_body
+from outrider.gateway.schema import ROUTES, parse_body
 from outrider.runtimes.pool import Pool
 from outrider.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -48,7 +48,7 @@ class Routes:
         self._reload = reload
 
     def add_to(self, router: web.UrlDispatcher) -> None:
-        for path in get_args(Route):
+        for path in ROUTES:
             router.add_post(path, self.generate)
         router.add_get("/v1/models", self.list_models)
         router.add_get("/v1/models/{id:.+}", self.get_model)
@@ -60,7 +60,7 @@ class Routes:
         router.add_get("/outrider/lanes", self.list_lanes)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
-        """Chat and text completions: read and check, then run and relay."""
+        """Every route that generates: read and check, then run and relay."""
         call = await self._read_call(request)
         try:
             return await self._relay(request, call)
@@ -81,7 +81,7 @@ class Routes:
             raise UnsupportedMediaType(f"the content type must be application/json, not {given}")
         raw = await self._read_body(request)
         path = request.path
-        parsed = parse_body(_route(path), raw)
+        parsed = parse_body(path, raw)
         fields, key = parsed.fields, request.get(KEY)
         refuse_internal(parsed.body, key)
         forwarded = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
@@ -89,7 +89,7 @@ class Routes:
             request_id=request[REQUEST_ID],
             path=path,
             raw=raw,
-            body=parsed.body,
+            body=fields.for_policy(parsed.body),
             hints=fields.outrider or Hints(),
             model=fields.model,
             is_stream=fields.stream is True,
@@ -157,10 +157,6 @@ class Routes:
     async def metrics(self, _request: web.Request) -> web.Response:
         page = self._metrics.render({lane.name: lane.state for lane in self._pool.lanes})
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
-
-
-def _route(path: str) -> Route:
-    return "/v1/chat/completions" if path == "/v1/chat/completions" else "/v1/completions"
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from outrider.core import Hints
 from outrider.errors import InvalidRequest
+from outrider.runtimes.dialects import GENERATE, MESSAGES, RESPONSES
 
 _MAX_STOPS = 16
 
@@ -73,22 +74,46 @@ class _Message(_Open):
     content: StrictStr | list[Any] | None = None
 
 
-class _Generation(_Open):
-    """What both routes share. Null means absent, as in OpenAI's API."""
+#: SGLang keeps seeds in 64 bits with a sign and refuses others, so that every lane does.
+_Seed = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
+_Stop = Annotated[Any, AfterValidator(lambda stop: stop if stop is None else _check_stop(stop))]
+_Fraction = Annotated[StrictFloat, Field(ge=0, le=1)]
 
-    model: StrictStr | None = None
+
+class _Sampling(_Open):
+    """What every route that samples has. Null means absent, as in OpenAI's API."""
+
     temperature: Annotated[StrictFloat, Field(ge=0, le=2)] | None = None
     top_p: Annotated[StrictFloat, Field(gt=0, le=1)] | None = None
-    min_p: Annotated[StrictFloat, Field(ge=0, le=1)] | None = None
     top_k: Annotated[StrictInt, AfterValidator(_check_top_k)] | None = None
-    max_tokens: _Count | None = None
-    stop: Annotated[Any, AfterValidator(lambda stop: stop if stop is None else _check_stop(stop))] = None
+
+
+class _Request(_Open):
+    """What every route has besides."""
+
+    model: StrictStr | None = None
     stream: StrictBool | None = None
+    outrider: Hints | None = None
+
+    @property
+    def num_choices(self) -> int:
+        return 1
+
+    def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The body as the policy reads it: its text as `messages` or `prompt`, its temperature at the top."""
+        return body
+
+
+class _Generation(_Sampling, _Request):
+    """What OpenAI's completions share."""
+
+    min_p: _Fraction | None = None
+    max_tokens: _Count | None = None
+    stop: _Stop = None
     stream_options: dict[str, Any] | None = None
-    seed: StrictInt | None = None
+    seed: _Seed | None = None
     n: _Count | None = None
     custom_params: dict[str, Any] | None = None
-    outrider: Hints | None = None
 
 
 class ChatBody(_Generation):
@@ -114,22 +139,97 @@ class CompletionBody(_Generation):
         return (self.n or 1) * (len(prompts) if is_batch else 1)
 
 
+class _Params(_Sampling):
+    """`sampling_params` of `/generate`."""
+
+    min_p: _Fraction | None = None
+    max_new_tokens: _Count | None = None
+    stop: _Stop = None
+    sampling_seed: _Seed | None = None
+    n: _Count | None = None
+    custom_params: dict[str, Any] | None = None
+
+
+class GenerateBody(_Request):
+    """`POST /generate`: one prompt or a list of them; what is neither text nor ids is the lane's business."""
+
+    text: StrictStr | list[StrictStr] | None = None
+    input_ids: list[Any] | None = None
+    sampling_params: _Params | None = None
+
+    @property
+    def num_choices(self) -> int:
+        prompts = self.text if self.input_ids is None else self.input_ids
+        is_batch = isinstance(prompts, list) and bool(prompts) and not isinstance(prompts[0], int)
+        params = self.sampling_params
+        return ((params and params.n) or 1) * (len(prompts or ()) if is_batch else 1)
+
+    def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        params = body.get("sampling_params") or {}
+        prompt = body.get("text") if self.input_ids is None else self.input_ids
+        return {**body, "prompt": prompt, "temperature": params.get("temperature")}
+
+
+class ResponsesBody(_Sampling, _Request):
+    """`POST /v1/responses`. What SGLang would drop there without a word is refused."""
+
+    input: Annotated[StrictStr, Field(min_length=1)] | Annotated[list[Any], Field(min_length=1)]
+    instructions: StrictStr | None = None
+    max_output_tokens: _Count | None = None
+    min_p: _Fraction | None = None
+    stop: _Stop = None
+    background: Literal[False] | None = None
+    seed: None = None
+    n: None = None
+    custom_params: None = None
+
+    def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        said = self.input if isinstance(self.input, list) else [{"role": "user", "content": self.input}]
+        return {**body, "messages": [{"role": "system", "content": self.instructions}, *said]}
+
+
+class MessagesBody(_Sampling, _Request):
+    """`POST /v1/messages`. What SGLang would drop there without a word is refused."""
+
+    messages: Annotated[list[_Message], Field(min_length=1)]
+    system: StrictStr | list[Any] | None = None
+    max_tokens: _Count
+    stop_sequences: list[StrictStr] | None = None
+    min_p: None = None
+    seed: None = None
+    n: None = None
+    stop: None = None
+    frequency_penalty: None = None
+    presence_penalty: None = None
+    repetition_penalty: None = None
+    custom_params: None = None
+
+    def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**body, "messages": [{"role": "system", "content": self.system}, *body["messages"]]}
+
+
 #: pydantic's names for the members of the unions above, which it puts into locations.
-_UNION_NAMES = frozenset({"str", "list[any]"})
+_UNION_NAMES = frozenset({"str", "list[any]", "list[str]", "constrained-str"})
 #: Where pydantic speaks of Python rather than of JSON.
 _MESSAGES = {
     "dict_type": "expected an object",
     "extra_forbidden": "unknown key",
+    "literal_error": "is not carried by this route",
     "missing": "is required",
     "model_type": "expected an object",
+    "none_required": "is not carried by this route",
     "too_short": "must not be empty",
 }
 
-Route = Literal["/v1/chat/completions", "/v1/completions"]
+Body = ChatBody | CompletionBody | GenerateBody | ResponsesBody | MessagesBody
 
-_MODELS: Mapping[Route, type[ChatBody | CompletionBody]] = {
+#: Route -> what its bodies are.
+ROUTES: Mapping[str, type[Body]] = {
     "/v1/chat/completions": ChatBody,
     "/v1/completions": CompletionBody,
+    GENERATE: GenerateBody,
+    RESPONSES: ResponsesBody,
+    MESSAGES: MessagesBody,
 }
 
 
@@ -138,10 +238,10 @@ class Parsed:
     """A body that passed: as plain JSON for those who look further, and as checked fields."""
 
     body: Mapping[str, Any]
-    fields: ChatBody | CompletionBody
+    fields: Body
 
 
-def parse_body(route: Route, raw: bytes) -> Parsed:
+def parse_body(route: str, raw: bytes) -> Parsed:
     """InvalidRequest names the field that is wrong, `body` for a body that is no JSON object."""
     try:
         body = orjson.loads(raw)
@@ -150,7 +250,7 @@ def parse_body(route: Route, raw: bytes) -> Parsed:
     if not isinstance(body, dict):
         raise InvalidRequest("body must be a JSON object", param="body")
     try:
-        return Parsed(body, _MODELS[route].model_validate(body))
+        return Parsed(body, ROUTES[route].model_validate(body))
     except ValidationError as error:
         raise _invalid(error.errors(include_url=False, include_context=False)) from error
 

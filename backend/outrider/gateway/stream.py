@@ -6,19 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import orjson
-
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneFailed
 from outrider.gateway.attach import take_stats, with_report, without_stats
-from outrider.runtimes.protocol import (
-    can_matter,
-    choices_of,
-    completion_tokens,
-    num_finished,
-    raise_failure,
-    read_object,
-)
+from outrider.runtimes.dialects import dialect_of
+from outrider.runtimes.protocol import read_object
 from outrider.sse import DONE, Event
 
 
@@ -27,11 +19,13 @@ class StreamRelay:
 
     The last finish chunk is held until the usage chunk, [DONE] or the end, since the statistics that belong into it
     come after it; what comes in between waits behind it. Comments before the first event wait for it too, so that
-    an early failure still finds the head unsent.
+    an early failure still finds the head unsent. A route without [DONE] ends with its last finish.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self._dialect = dialect_of(run.call.path)
+        self._details: list[Any] = []
         self.failure: APIError | None = None
         """Why the stream ends early; the bytes before it have been given."""
         self._finish: Event | None = None
@@ -77,31 +71,44 @@ class StreamRelay:
             return self._release(is_last=True) + event.raw
         if not data.startswith(b"{"):
             raise LaneFailed("the lane sent an event that is not a chunk")
-        if self._finish is None and not can_matter(data):
+        if self._finish is None and not self._dialect.can_matter(data):
             return event.raw
         return self._take_chunk(event, data, read_object(data))
 
     def _take_chunk(self, event: Event, data: bytes, chunk: Mapping[str, Any]) -> bytes:
-        raise_failure(chunk)
-        take_stats(self.run, chunk)
+        dialect = self._dialect
+        dialect.raise_failure(chunk)
+        self._take_counts(chunk)
         shown = without_stats(self.run, data, chunk)
         if shown is None:
             return b""
         event = _with_data(event, shown)
-        if finished := num_finished(chunk):
+        if finished := dialect.num_finished(chunk):
             before = self._release()
             self._num_finished += finished
             self._finish = event
-            return before
-        if choices_of(chunk):
+            if dialect.ends_with_done:
+                return before
+            self._is_done = True
+            return before + self._release(is_last=True)
+        if dialect.has_text(chunk):
             # More text can only follow the finish of another choice; that of the last one stays held.
             is_early = self._num_finished < self.run.call.num_choices
             return self._release() + event.raw if is_early else self._pass(event.raw)
-        tokens = completion_tokens(chunk)
-        if tokens is None:
+        if dialect.completion_tokens(chunk) is None:
             return self._pass(event.raw)
-        self.run.outcome.num_completion_tokens = tokens
         return self._release(is_last=True) + event.raw
+
+    def _take_counts(self, chunk: Mapping[str, Any]) -> None:
+        dialect, outcome = self._dialect, self.run.outcome
+        details, tokens = dialect.details(chunk), dialect.completion_tokens(chunk)
+        if details is not None:
+            self._details = [*self._details, *details] if dialect.counts_add_up else details
+            take_stats(self.run, self._details)
+        if tokens is not None and not dialect.counts_add_up:
+            outcome.num_completion_tokens = tokens
+        elif tokens is not None and dialect.num_finished(chunk):
+            outcome.num_completion_tokens = (outcome.num_completion_tokens or 0) + tokens
 
     def _pass(self, raw: bytes) -> bytes:
         if self._finish is None and self._has_begun:
@@ -118,11 +125,6 @@ class StreamRelay:
         if is_last and finish.data is not None:
             finish = _with_data(finish, with_report(self.run, finish.data))
         return finish.raw + behind
-
-
-def error_event(error: APIError) -> bytes:
-    """How a failure is told once the head is out."""
-    return b"data: " + orjson.dumps(error.to_wire()) + b"\n\n"
 
 
 def _with_data(event: Event, data: bytes) -> Event:

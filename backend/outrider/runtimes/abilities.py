@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from outrider.core import DRAFTERS, MAX_K, OFF, SMALL_CPU, SURFACES, DrafterAbility, LaneAbility
 from outrider.cost import ClosedCost, CostTable
 from outrider.profiles import SGLangSection, SpeculationSection, UrlSection
+from outrider.runtimes.dialects import GENERATE, MESSAGES, RESPONSES
 
 #: SGLang's algorithm -> our drafter.
 _DRAFTERS = {
@@ -31,6 +32,11 @@ _USUAL_RUNNING = 16
 _DRAWN = frozenset({"draft_model", "layer_skip"})
 #: Rounds on an accelerator, where nothing was measured.
 _ACCELERATOR = ClosedCost()
+
+
+#: What every server has, and what SGLang has besides.
+OPENAI_ROUTES = frozenset({"/v1/chat/completions", "/v1/completions", GENERATE})
+SGLANG_ROUTES = OPENAI_ROUTES | {RESPONSES, MESSAGES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,12 @@ class Abilities:
     is_embedded: bool = False
     cost: CostTable | None = None
     """Rounds as the lane itself measured them."""
+    routes: frozenset[str] = OPENAI_ROUTES
+
+    def without_plans(self) -> Abilities:
+        """On a route that carries no plan: what the lane does by itself, which is to draft all that it was set to."""
+        ranges = {name: KRange(ks.max, ks.max) for name, ks in self.drafters.items()}
+        return replace(self, drafters=ranges, can_be_off=not ranges)
 
     def to_wire(self) -> dict[str, Any]:
         """For people and for `/outrider/lanes`."""
@@ -79,6 +91,7 @@ class Abilities:
             "context_length": self.context_length,
             "max_running": self.max_running,
             "version": self.version,
+            "routes": sorted(self.routes),
         }
 
 
@@ -108,6 +121,7 @@ def read_abilities(info: Mapping[str, Any]) -> Abilities:
         version=_text(info, "version"),
         device=_text(info, "device"),
         served=_served(info),
+        routes=SGLANG_ROUTES,
     )
 
 

@@ -15,8 +15,8 @@ import orjson
 
 from outrider.errors import LaneFailed
 from outrider.policy.plan import Plan
+from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.protocol import error_of_response
-from outrider.runtimes.splice import splice, splice_inside
 from outrider.sse import DONE, Event, SSEDecoder, SSEError
 from outrider.telemetry.metrics import Metrics
 
@@ -37,9 +37,9 @@ class LaneCall:
 
     path: str
     body: bytes
-    """The lane's body, with `rid` in it."""
-    rid: str
-    """Fresh and of fixed length: SGLang aborts by prefix."""
+    """The lane's body, with `rid` in it where the route takes one."""
+    rid: str | None
+    """Fresh and of fixed length: SGLang aborts by prefix. None: the connection's end alone aborts it."""
     is_stream: bool
     headers: Mapping[str, str]
 
@@ -54,16 +54,8 @@ def lane_call(
     headers: Mapping[str, str] | None = None,
 ) -> LaneCall:
     """The client's body with our own members put in; every other byte stays. `model` sets it, None leaves it."""
-    rid = token_hex(16)
-    ours = {"outrider": orjson.dumps(plan.to_wire())}
-    add = {
-        "custom_params": splice_inside(raw, "custom_params", set(ours), ours),
-        "return_spec_tokens_details": b"true",
-        "rid": orjson.dumps(rid),
-    }
-    if model is not None:
-        add["model"] = orjson.dumps(model)
-    return LaneCall(path, splice(raw, {"outrider", *add}, add), rid, is_stream, headers or {})
+    body, rid = dialect_of(path).body(raw, plan, token_hex(16), model)
+    return LaneCall(path, body, rid, is_stream, headers or {})
 
 
 class LaneAnswer:
@@ -185,7 +177,7 @@ class LaneClient:
         finally:
             if response is not None:
                 response.release()  # closes the connection unless the body was read to its end
-            if is_running:
+            if is_running and call.rid is not None:
                 self._start_abort(url, call.rid)
 
     async def _post(self, lane: str, url: str, call: LaneCall) -> aiohttp.ClientResponse:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from outrider.core import LaneLoad, LaneState
+from outrider.core import GpuLoad, LaneLoad, LaneState
 from outrider.profiles import SGLangSection, UrlSection
 from outrider.runtimes.abilities import Abilities, disagreements, lane_ability
 
@@ -37,10 +37,13 @@ class Lane:
         """Known since the lane was first ready, and kept while it restarts."""
         self.abilities = Abilities()
         """By its own word, as of when it was last ready."""
-        self.ability = lane_ability(name, self.abilities)
-        """The same for decisions; one object as long as it says the same."""
+        self.ability = self.unplanned_ability = lane_ability(name, self.abilities)
+        """The same for decisions, on routes that carry a plan and on those that do not; one object as long as it
+        says the same."""
         self.disagreements: tuple[str, ...] = ()
         """Where its own word is not that of the profile."""
+        self.gpus: tuple[GpuLoad, ...] | None = None
+        """Those of a server that runs here, as last read; None while that is unknown."""
         self.num_in_flight = 0
         self._polled: LaneLoad | None = None
         self._num_others = 0
@@ -69,6 +72,7 @@ class Lane:
         found = abilities or Abilities()
         if found != self.abilities:
             self.abilities, self.ability = found, lane_ability(self.name, found)
+            self.unplanned_ability = lane_ability(self.name, found.without_plans())
         self.disagreements = () if self.profile is None else disagreements(self.profile, self.abilities)
         self._enter(LaneState.READY, None)
 
@@ -90,7 +94,7 @@ class Lane:
 
     def _enter(self, state: LaneState, reason: str | None) -> None:
         self.state, self.reason = state, reason
-        self._polled = None
+        self._polled = self.gpus = None
         if state is LaneState.READY:
             self._ready.set()
         else:
@@ -127,6 +131,7 @@ class Lane:
             "disagreements": self.disagreements,
             "num_in_flight": self.num_in_flight,
             "load": None if load is None else load.to_wire(),
+            "gpus": None if self.gpus is None else [asdict(gpu) for gpu in self.gpus],
         }
 
     def load(self) -> LaneLoad | None:

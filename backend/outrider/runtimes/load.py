@@ -9,10 +9,12 @@ from typing import Any, NoReturn
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from outrider.core import LaneLoad, LaneState
+from outrider.core import GpuLoad, LaneLoad, LaneState
 from outrider.errors import LaneFailed
+from outrider.profiles import SGLangSection
 from outrider.runtimes.abilities import Abilities, read_abilities
 from outrider.runtimes.client import LaneClient
+from outrider.runtimes.gpus import read_gpus
 from outrider.runtimes.lane import Lane, ModelCard
 
 logger = logging.getLogger(__name__)
@@ -47,7 +49,9 @@ class LaneWatch:
             if self._lane.is_ready:
                 num_before = self._lane.num_in_flight
                 load = await self._read_load(url)
+                gpus = await self._read_gpus()
                 if self._is_same(url):
+                    self._lane.gpus = gpus
                     # What ended or began while the lane answered may be in its count or not; it is not another's.
                     self._lane.reports(load, max(num_before, self._lane.num_in_flight))
             else:
@@ -108,6 +112,16 @@ class LaneWatch:
             return _lane_load(body, read_at_s)
         status, text = await self._client.get_text(self._lane.name, url + "/metrics", timeout_s=_ANSWER_TIMEOUT_S)
         return _load_of_metrics(text, self._max_running, read_at_s) if status == 200 else None
+
+    async def _read_gpus(self) -> tuple[GpuLoad, ...] | None:
+        """In a thread: a driver may take its time. Only a server that we launch is known to use the GPUs here."""
+        profile = self._lane.profile
+        if not isinstance(profile, SGLangSection) or profile.device != "cuda":
+            return None
+        gpus = await asyncio.to_thread(read_gpus, profile.gpus)
+        for gpu in gpus or ():
+            self._client.metrics.gpu_read(self._lane.name, gpu)
+        return gpus
 
     async def _get(self, url: str) -> tuple[int, Any]:
         return await self._client.get_json(self._lane.name, url, timeout_s=_ANSWER_TIMEOUT_S)

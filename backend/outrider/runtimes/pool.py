@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outrider.errors import InvalidRequest, LaneUnavailable, ModelNotFound
+from outrider.errors import InvalidRequest, LaneUnavailable, ModelNotFound, RouteNotFound
 from outrider.runtimes.lane import Lane, ModelCard
 
 
@@ -50,16 +50,20 @@ class Pool:
             raise InvalidRequest(f"model is required, one of {known}", param="model")
         return cards[0]
 
-    def ready(self, model: str) -> list[Lane]:
-        """The group: ready lanes that serve `model`, at least one.
+    def ready(self, model: str, route: str | None = None) -> list[Lane]:
+        """The group: ready lanes that serve `model` on `route`, at least one.
 
-        ModelNotFound when no lane serves it, LaneUnavailable when none of those is ready.
+        ModelNotFound when no lane serves it, LaneUnavailable when none of those is ready, RouteNotFound when none
+        of those has the route.
         """
         name = self.card(model).id
         found = [lane for lane in self.lanes if lane.is_ready and lane.serves(name)]
         if not found:
             raise self._unavailable()
-        return found
+        able = [lane for lane in found if route is None or route in lane.abilities.routes]
+        if not able:
+            raise RouteNotFound(f"no lane that is ready for model {name} has the route {route}")
+        return able
 
     def add(self, lane: Lane) -> None:
         self.lanes = (*self.lanes, lane)

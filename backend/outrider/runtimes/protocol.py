@@ -11,13 +11,10 @@ import orjson
 from outrider.core import SpecStats
 from outrider.errors import APIError, LaneFailed, from_wire
 
+#: Where speculation is counted, inside `sglext`.
+DETAILS = "spec_tokens_details"
 #: A chunk that matches can matter; a text cannot match, since quotes are escaped inside a JSON string.
-_MATTERS = re.compile(rb'"(?:error|sglext)"\s*+:|"usage"\s*+:\s*+\{|"finish_reason"\s*+:\s*+(?!null)')
-
-
-def can_matter(data: bytes) -> bool:
-    """False for chunks that carry nothing but text: they need no parsing."""
-    return _MATTERS.search(data) is not None
+MATTERS = re.compile(rb'"(?:error|sglext)"\s*+:|"usage"\s*+:\s*+\{|"finish_reason"\s*+:\s*+(?!null)')
 
 
 def read_object(data: bytes) -> dict[str, Any]:
@@ -29,6 +26,19 @@ def read_object(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise LaneFailed(f"the lane sent JSON that is not an object but {type(value).__name__}")
     return value
+
+
+def read_answers(data: bytes) -> list[dict[str, Any]]:
+    """The object in `data`, or those of a list, which is what a batch is answered by; at least one. LaneFailed."""
+    if not data.lstrip().startswith(b"["):
+        return [read_object(data)]
+    try:
+        values = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise LaneFailed(f"the lane sent bytes that are not JSON: {error}") from error
+    if not values or not all(isinstance(value, dict) for value in values):
+        raise LaneFailed("the lane sent a list that is not of answers")
+    return list(values)
 
 
 def error_of_response(status: int, raw: bytes) -> APIError:

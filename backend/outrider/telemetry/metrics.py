@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from outrider.core import LaneState, Outcome
+from outrider.core import GpuLoad, LaneState, Outcome
 
 #: Content type of `Metrics.render`.
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -69,6 +69,12 @@ class Metrics:
         self._lane_state = Gauge(
             "outrider_lane_state", "1 for the state that the lane is in", ["lane", "state"], registry=registry
         )
+        self._gpu_utilisation = Gauge(
+            "outrider_gpu_utilisation", "Share of time with a kernel running", ["lane", "gpu"], registry=registry
+        )
+        self._gpu_memory = Gauge(
+            "outrider_gpu_memory_used_bytes", "Memory in use on a lane's GPU", ["lane", "gpu"], registry=registry
+        )
         self._aborts = Counter("outrider_aborts_sent", "Abort calls to lanes", ["result"], registry=registry)
         self._restarts = Counter("outrider_lane_restarts", "Restarts of lane processes", ["lane"], registry=registry)
 
@@ -122,6 +128,12 @@ class Metrics:
     def abort_sent(self, is_delivered: bool) -> None:
         """Count an abort call, delivered or not."""
         self._aborts.labels("delivered" if is_delivered else "failed").inc()
+
+    def gpu_read(self, lane: str, gpu: GpuLoad) -> None:
+        """Show a GPU of a lane as it was just read."""
+        if gpu.utilisation is not None:
+            self._gpu_utilisation.labels(lane, str(gpu.index)).set(gpu.utilisation)
+        self._gpu_memory.labels(lane, str(gpu.index)).set(gpu.used_bytes)
 
     def lane_restarted(self, lane: str) -> None:
         """Count a restart of a lane's process."""

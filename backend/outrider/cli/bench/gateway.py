@@ -12,11 +12,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
 
+from outrider.cli.bench import real_lane
 from outrider.cli.bench.peers import PEERS, peer_server
 from outrider.cli.bench.servers import API_KEY, DEPARTURES, HANG, HANG_BEGUN, MODEL, TICK, Server, server
 from outrider.cli.console import run_async
@@ -263,10 +264,13 @@ def gateway(
         list[str] | None, typer.Option(help=f"Measure this peer too: {', '.join(PEERS)}. Installs it when missing.")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures and conditions here.")] = None,
+    lane_url: Annotated[str | None, typer.Option("--lane", help="Only what is added to this running lane.")] = None,
 ) -> None:
     """What a gateway adds: the lane asked directly, ours, a bare relay of the same HTTP library, and peers."""
     from rich.console import Console
 
+    if lane_url is not None:
+        return typer.echo(real_lane.sentence(real_lane.measure(lane_url, rounds)))
     figures: list[Figures] = []
 
     async def main() -> None:
@@ -292,6 +296,5 @@ def gateway(
     if max(row.client_share for row in rows[1:]) > 0.8:
         console.print("the client used over 80 % of a core: requests/s are a lower bound")
     if json_file is not None:
-        data: dict[str, Any] = {"conditions": facts, "summary": [asdict(row) for row in rows]}
-        data["figures"] = [asdict(one) for one in figures]
+        data = {"conditions": facts, "summary": [*map(asdict, rows)], "figures": [*map(asdict, figures)]}
         json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,49 @@
+"""How busy the GPUs of this machine are, by NVML; unknown without its library, a driver or a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from outrider.core import GpuLoad
+
+
+def read_gpus(indices: Sequence[int]) -> tuple[GpuLoad, ...] | None:
+    """The GPUs with these numbers, all of them for none; None when NVML cannot tell. Takes milliseconds."""
+    nvml = _library()
+    if nvml is None:
+        return None
+    try:
+        return tuple(_read(nvml, index) for index in indices or range(nvml.nvmlDeviceGetCount()))
+    except nvml.NVMLError:
+        return None
+
+
+@cache
+def _library() -> Any:
+    """NVML, ready to be asked; None when it is not installed or finds no driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
+def _read(nvml: Any, index: int) -> GpuLoad:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+    except nvml.NVMLError:  # a share of a GPU has memory of its own and no utilisation
+        rates = None
+    return gpu_load(index, rates, nvml.nvmlDeviceGetMemoryInfo(handle))
+
+
+def gpu_load(index: int, rates: Any, memory: Any) -> GpuLoad:
+    """From NVML's structures: `rates.gpu` in percent, `memory.used` and `memory.total` in bytes."""
+    utilisation = None if rates is None else rates.gpu / 100
+    return GpuLoad(index, utilisation, int(memory.used), int(memory.total))
