@@ -191,7 +191,8 @@ assert tl.float32 is tl.float32 and not hasattr(triton, "__wrapped__")
     "code",
     [
         _USES_TRITON,
-        "from importlib.metadata import entry_points\n[one] = entry_points(group='sglang.srt.plugins')\n"
+        "from importlib.metadata import entry_points\nfound = entry_points(group='sglang.srt.plugins')\n"
+        "[one] = [one for one in found if one.module == 'outrider_sglang']  # beside that of an installed package\n"
         "import outrider_sglang, sys\nassert one.name == 'outrider' and one.load() is outrider_sglang.load\n"
         "from pathlib import Path\noutrider_sglang._make_importable(Path(outrider_sglang.__file__).parents[2])\n"
         "import outrider.sglang_plugin.hooks, outrider\nassert outrider.__version__",
