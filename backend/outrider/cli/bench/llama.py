@@ -13,6 +13,8 @@ ARMS = ("llama", "llama_lookup")
 #: What the library advises for processors; 10 is its advice for graphics cards.
 LOOKUP_TOKENS = 2
 _CONTEXT = 4096
+#: With a drafter, the library writes logits of a whole batch of a prompt behind those that it has, whether or not they fit.
+_MARGIN = 512
 
 
 def is_installed() -> bool:
@@ -37,7 +39,7 @@ class LlamaCppArm:
 
     def run(self, case: Case, prompt_ids: tuple[int, ...], setting: Setting) -> Sample | None:
         """None when the prompt does not fit its context."""
-        if len(prompt_ids) + case.max_tokens > _CONTEXT:
+        if len(prompt_ids) + case.max_tokens > _CONTEXT - _MARGIN:
             return None
         model = self._models[setting.arm]
         token_ids: list[int] = []

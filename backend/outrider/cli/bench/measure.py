@@ -93,7 +93,13 @@ def measure_visits(arms: Arms, visits: Sequence[Visit], clock: Clock, results: R
             if clock.share >= 1.0 and results.num_visits:
                 return
             clock.show(f"{visit.case.name}: {setting}")
-            answered = arms.answer(visit, setting, off)
+            try:
+                answered = arms.answer(visit, setting, off)
+            except (RuntimeError, ValueError) as error:
+                if setting.arm not in arms.others:
+                    raise
+                results.notes.append(f"{setting} failed on {visit.case.name}: {error}")
+                continue
             if answered is not None:
                 results.samples.append(answered)
             if setting == SETTING_OFF:
