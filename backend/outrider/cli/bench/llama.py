@@ -13,7 +13,7 @@ ARMS = ("llama", "llama_lookup")
 #: What the library advises for processors; 10 is its advice for graphics cards.
 LOOKUP_TOKENS = 2
 _CONTEXT = 4096
-#: With a drafter, the library writes logits of a whole batch of a prompt behind those that it has, whether or not they fit.
+#: With a drafter, the library writes logits of a whole batch of prompt behind those it has, whether or not they fit.
 _MARGIN = 512
 
 
