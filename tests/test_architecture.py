@@ -61,7 +61,7 @@ FENCES = {
 #: Classes of SGLang's are inherited from here; the other modules of the plugin load without it.
 NEEDS_SGLANG = {"sglang_plugin/attention"}
 #: Broad excepts, each with its reason where it stands.
-BROAD = {"engine/drafters/guarded.py", "engine/loop.py", "engine/tokenizer.py", "gateway/boundary.py"}
+BROAD = {"engine/drafters/guarded.py", "engine/loop.py", "gateway/boundary.py"}
 
 
 def name_of(path: Path) -> str:

@@ -197,9 +197,10 @@ EARLY = [
 
 @pytest.mark.parametrize(("steps", "status"), EARLY)
 async def test_a_failure_before_the_first_event_is_a_status(steps, status):
-    """The head is held until there is something to say."""
+    """The head is held until there is something to say; whether to ask again is said too."""
     async with world(streams(*steps)) as w, w.chat(stream=True) as response:
         assert response.status == status
+        assert response.headers["x-should-retry"] == ("true" if status >= 500 else "false")
         assert set((await response.json())["error"]) == {"message", "type", "param", "code"}
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outrider.config import packaged_data
 from outrider.core import DrafterAbility, LaneAbility
 from outrider.errors import PolicyError
-from outrider.policy.loader import Problem, Source, load_file, load_policies, validate_file
+from outrider.policy.loader import Problem, Source, load_policies, validate_file
 
 SHIPPED = sorted(packaged_data("policies").glob("*.yaml"))
 GOOD = """\
@@ -121,7 +121,9 @@ def test_all_problems_are_listed_in_order(tmp_path: Path) -> None:
 def test_the_environment_is_filled_in(tmp_path: Path) -> None:
     """A whole value has the type it would have in the file; in flow style it needs quotes."""
     text = GOOD.replace("max_k: 4", "max_k: ${env.K}").replace("good", "a-${env.NAME}").replace("0.3", '"${env.T}"')
-    policy = load_file(write(tmp_path, text), {"K": "3", "NAME": "b", "T": "0.25"})
+    write(tmp_path, text)
+    env = {"K": "3", "NAME": "b", "T": "0.25"}
+    policy = load_policies(Source([tmp_path], "a-b", env=env)).policy("a-b")
     assert (policy.workload, policy.temperature[0].max) == ("a-b", 0.25)
     assert policy.drafters["suffix"].max_k == 3
 
@@ -158,10 +160,9 @@ def test_load_reports_the_first_problem(tmp_path: Path) -> None:
     """The error of a start is one line with the place."""
     path = write(tmp_path, GOOD.replace("max_k: 5", "max_k: 99"))
     line = f"{path}:5:18: drafters.ngram.max_k: expected less than or equal to 16, found 99"
-    for load in (lambda: load_policies(Source([tmp_path], "good")), lambda: load_file(path)):
-        with pytest.raises(PolicyError) as caught:
-            load()
-        assert caught.value.message == line
+    with pytest.raises(PolicyError) as caught:
+        load_policies(Source([tmp_path], "good"))
+    assert caught.value.message == line
 
 
 def test_workload_names_are_unique_in_a_folder(tmp_path: Path) -> None:

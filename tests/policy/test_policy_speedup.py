@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from outrider.cli.main import app
-from outrider.policy.speedup import best_k, expected_tokens, speedup, speedup_by_position
+from outrider.policy.speedup import best_k, expected_tokens, speedup
 
 #: Acceptance -> for draft costs .02, .05, .1 and .2: best k and its speed-up.
 TABLE = {
@@ -51,13 +51,6 @@ def test_certain_acceptance_has_no_pole() -> None:
     assert speedup(1.0, 4, 0.25) == 2.5
     assert speedup(1.0 - 1e-12, 4, 0.25) == pytest.approx(2.5)
     assert best_k(1.0, 0.1, max_k=20) == 20
-
-
-def test_equal_positions_give_the_closed_form() -> None:
-    """The form for single positions agrees with the closed one, and counts survivals, verify cost and extras."""
-    assert speedup_by_position([0.7] * 4, 0.1) == pytest.approx(speedup(0.7, 4, 0.1))
-    assert speedup_by_position([0.5, 0.8], 0.1, 1.5, 0.3) == pytest.approx((1 + 0.5 + 0.4) / (1.5 + 0.2 + 0.3))
-    assert speedup_by_position([], 0.1) == 1.0
 
 
 @pytest.mark.parametrize(("alpha", "k", "c", "verify_cost"), [(1.1, 1, 0, 1), (-0.1, 1, 0, 1), (0.5, -1, 0, 1),

@@ -23,8 +23,9 @@ class Tokenizer:
         if not path.is_file():
             raise ModelError(f"{path} is missing")
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:
+            # Of bytes: of a file, the library raises nothing narrower than Exception.
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(path.read_bytes())
+        except (OSError, ValueError) as error:
             raise ModelError(f"{path} cannot be read: {error}") from error
         self._settings = _settings(folder)
         self._template = _template(folder, self._settings)
@@ -37,10 +38,6 @@ class Tokenizer:
     def vocabulary(self) -> dict[str, int]:
         """Token ids by text, added tokens too."""
         return self._tokenizer.get_vocab(with_added_tokens=True)
-
-    @property
-    def has_chat_template(self) -> bool:
-        return self._template is not None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids

@@ -113,7 +113,9 @@ def _route(request: web.Request) -> str:
 
 
 def _error_response(path: str, error: APIError, headers: Mapping[str, str] | None = None) -> web.Response:
-    kept = {"Allow": headers["Allow"]} if headers and "Allow" in headers else {}
+    kept = {"x-should-retry": str(error.is_retryable).lower()}
+    if headers and "Allow" in headers:
+        kept["Allow"] = headers["Allow"]
     if error.retry_after_s is not None:
         kept["Retry-After"] = str(math.ceil(error.retry_after_s))
     body = orjson.dumps(dialect_of(path).error_body(error))

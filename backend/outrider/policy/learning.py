@@ -88,7 +88,6 @@ class Ledger:
     """One workload's decisions, and what its speculation has cost against plain decoding."""
 
     num_decided: int = 0
-    num_tried: int = 0
     num_control: int = 0
     next_try: int = 0
     """The decision from which the next try is counted."""

@@ -193,14 +193,6 @@ def validate_file(
     return sorted(document.problems)
 
 
-def load_file(path: Path, env: Mapping[str, str] | None = None) -> WorkloadPolicy:
-    """One policy file; PolicyError with its first problem."""
-    policy, document = _read(path, env or {})
-    if policy is None:
-        raise PolicyError(str(min(document.problems)))
-    return policy
-
-
 def _read(path: Path, env: Mapping[str, str]) -> tuple[WorkloadPolicy | None, _Document]:
     """The policy, or None and a document with at least one problem."""
     document = _Document(str(path), env)

@@ -138,7 +138,6 @@ class Settler:
             return None
         taken = max(due, key=lambda option: self._drawn_rate(kind, option))
         self._gate(kind, taken.drafter).tried(ledger.num_decided)
-        ledger.num_tried += 1
         return Settled(taken, "explore")
 
     def _due(self, kind: Kind, best: Option, ledger: Ledger) -> list[str]:

@@ -6,7 +6,6 @@ Costs are in units of one plain decode step at the same batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 #: Past this many drafts the gain of one more is below any measurement unless acceptance is nearly certain.
 MAX_K = 64
@@ -34,17 +33,6 @@ def pass_cost(k: int, draft_cost: float, verify_cost: float = 1.0) -> float:
 def speedup(alpha: float, k: int, draft_cost: float, verify_cost: float = 1.0) -> float:
     """How much faster than plain decoding: expected tokens over the cost of a pass."""
     return expected_tokens(alpha, k) / pass_cost(k, draft_cost, verify_cost)
-
-
-def speedup_by_position(
-    alphas: Sequence[float], draft_cost: float, verify_cost: float = 1.0, extra_cost: float = 0.0
-) -> float:
-    """The same for acceptances that differ: `alphas[i]` is that of draft i when all before it were accepted.
-
-    `extra_cost` is what a round costs whatever k is, as host work and sampling.
-    """
-    survivals = [math.prod(alphas[: i + 1]) for i in range(len(alphas))]
-    return (1.0 + math.fsum(survivals)) / (pass_cost(len(alphas), draft_cost, verify_cost) + extra_cost)
 
 
 def best_k(alpha: float, draft_cost: float, verify_cost: float = 1.0, max_k: int = MAX_K) -> int:
