@@ -110,6 +110,7 @@ def test_long_prompts_are_run_at_their_end() -> None:
         ({"seed": 0}, {"temperature": "temperature", "seed": "seed"}),
         ({"temperature": 0, "frequency_penalty": 0.5}, {"penalties": "frequency_penalty"}),
         ({"temperature": 0, "repetition_penalty": 1.1}, {"penalties": "repetition_penalty"}),
+        ({"temperature": 0, "min_tokens": 5}, {"penalties": "min_tokens"}),
         ({"temperature": 0, "presence_penalty": 0.0, "frequency_penalty": None, "repetition_penalty": 1.0}, {}),
         ({"temperature": 0, "logit_bias": {"5": 1}}, {"logit_bias": "logit_bias"}),
         ({"temperature": 0, "logit_bias": {}}, {}),

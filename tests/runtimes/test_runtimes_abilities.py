@@ -87,6 +87,18 @@ def test_the_plugin_makes_a_lane_obedient_and_exact():
     )
     assert not read_abilities(with_plugin(EAGLE, "k", "steps")).counts_proposed
     assert not read_abilities(EAGLE | {"speculative_adaptive": True}).counts_proposed
+
+
+def test_on_cuda_the_plugin_makes_less_exact():
+    """There SGLang's kernels verify: filters are those of plain sampling by pytorch only, and seeds nobody's."""
+    assert read_abilities(with_plugin(EAGLE, "k", "min_p", "seeds")).surfaces == EASY | {"temperature"}
+    pytorch = with_plugin(EAGLE | {"sampling_backend": "pytorch"}, "k", "min_p")
+    assert read_abilities(pytorch).surfaces == EASY | {"temperature", "top_k_top_p", "min_p"}
+    assert "seed" not in read_abilities(EAGLE | {"enable_deterministic_inference": True}).surfaces
+
+
+def test_a_plain_lane_honours_seeds_with_the_plugin():
+    """Which on a CPU are the same noise that verification uses."""
     assert read_abilities(with_plugin(PLAIN, "seeds")).surfaces == ALL_BUT_PROCESSOR_AND_SEED | {"seed"}
 
 

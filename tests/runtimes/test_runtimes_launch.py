@@ -40,10 +40,11 @@ def test_what_drafters_need_is_passed_on():
 
 
 def test_a_plain_lane_on_cuda():
-    """FlashInfer, metrics, and the running limit that SGLang would otherwise choose by itself."""
+    """FlashInfer, metrics, and what SGLang would otherwise choose by itself: limit and defaults of sampling."""
     assert arguments() == (
         "--model-path <org/Model> --served-model-name Model --host 127.0.0.1 --port 1234 --device cuda "
-        "--attention-backend flashinfer --max-running-requests 48 --enable-metrics --enable-cache-report"
+        "--attention-backend flashinfer --sampling-defaults openai --max-running-requests 48 --enable-metrics "
+        "--enable-cache-report"
     )
 
 

@@ -16,7 +16,7 @@ import sys, outrider_sglang
 from pathlib import Path
 outrider_sglang._make_importable(Path(outrider_sglang.__file__).parents[2])
 from outrider.sglang_plugin import entry, lane, linears, sampling, steps
-features = [lane.REPORT, lane.PLANS, steps.CAPS, steps.STEPS, entry.ATTENTION]
+features = [lane.REPORT, lane.PLANS, steps.CAPS, steps.REPORTING, steps.STEPS, entry.ATTENTION]
 features += [*sampling.cpu_features(), *sampling.gpu_features(), *linears.features()]
 hooks = [hook for feature in features for hook in feature.hooks]
 problems = [problem for hook in hooks if (problem := hook.problem())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from outrider.sglang_plugin.linears import pack, packed_of
+from outrider.sglang_plugin.linears import features, pack, packed_of
 
 
 def test_a_packed_layer_computes_the_same() -> None:
@@ -25,13 +25,15 @@ def test_what_fp16_cannot_hold_is_left_alone() -> None:
     assert pack(torch.ones(4, 4, dtype=torch.bfloat16), None) is None
 
 
-def test_a_written_weight_is_packed_anew() -> None:
-    """The packed form is kept as long as the weight stays as it was."""
+def test_updated_weights_are_packed_anew() -> None:
+    """The packed form is kept until SGLang has written other weights, which it does into the old memory."""
     layer = torch.nn.Linear(8, 8, bias=False)
     first = packed_of(layer, None)
     assert packed_of(layer, None) is first
-    with torch.no_grad():
-        layer.weight.zero_()
+    layer.weight.data.copy_(torch.zeros(8, 8))
+    (note,) = {hook.function for feature in features() for hook in feature.hooks if hook.kind == "after"}
+    assert note is not None
+    note((True, "done"))
     again = packed_of(layer, None)
     assert again is not first
     assert again is not None

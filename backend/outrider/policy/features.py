@@ -185,6 +185,9 @@ _ASKED: tuple[tuple[str, Surface, tuple[object, ...]], ...] = (
     ("frequency_penalty", "penalties", (None, 0)),
     ("presence_penalty", "penalties", (None, 0)),
     ("repetition_penalty", "penalties", (None, 1)),
+    # SGLang counts verify steps for these, as for its other penalties, where plain decoding counts tokens.
+    ("min_tokens", "penalties", (None, 0)),
+    ("min_new_tokens", "penalties", (None, 0)),
     ("logit_bias", "logit_bias", (None, {})),
     ("custom_logit_processor", "logit_processor", (None,)),
     ("logprobs", "logprobs", (None, False)),

@@ -181,7 +181,9 @@ def _speculation(info: Mapping[str, Any], plugin: tuple[str, ...]) -> tuple[Mapp
 
 def _surfaces(info: Mapping[str, Any], plugin: tuple[str, ...], *, is_speculating: bool) -> frozenset[str]:
     found: set[str] = set(_ALWAYS_EXACT)
-    if "seeds" in plugin or info.get("enable_deterministic_inference") is True:
+    has_seeds = "seeds" in plugin or info.get("enable_deterministic_inference") is True
+    # SGLang's own verification draws by steps and drafts: only ours, on a CPU, gives a position its noise.
+    if (has_seeds and not is_speculating) or {"seeds", "sampling"} <= set(plugin):
         found.add("seed")
     if not is_speculating:
         found |= {"temperature", "top_k_top_p", "min_p", "penalties"}
@@ -192,7 +194,8 @@ def _surfaces(info: Mapping[str, Any], plugin: tuple[str, ...], *, is_speculatin
     is_lossless = all(isinstance(value, int | float) and value >= 1 for value in thresholds)
     if is_lossless and ("sampling" in plugin or info.get("device") not in _ARGMAX_DEVICES):
         found.add("temperature")
-        if "min_p" in plugin:
+        # Plain sampling of other backends cuts one filter after the other, the plugin's verification jointly.
+        if "min_p" in plugin and ("sampling" in plugin or info.get("sampling_backend") == "pytorch"):
             found |= {"min_p", "top_k_top_p"}
     return frozenset(found)
 

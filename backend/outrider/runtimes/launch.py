@@ -65,6 +65,8 @@ def server_arguments(section: SGLangSection, port: int, locate: Locate, *, rank:
     arguments = ["--model-path", locate(section.model), "--served-model-name", served_name(section)]
     arguments += ["--host", HOST, "--port", str(port), "--device", section.device]
     arguments += ["--attention-backend", section.attention_backend or _backend(section)]
+    # A request's law is what it says: with the model's own defaults SGLang would penalise and cut unseen by anybody.
+    arguments += ["--sampling-defaults", "openai"]
     arguments += ["--max-running-requests", str(section.max_running), "--enable-metrics", "--enable-cache-report"]
     arguments += _given({
         "--dtype": section.dtype or ("float32" if is_cpu else None),

@@ -13,12 +13,12 @@ def load() -> None:
     """Put every feature in, once. What cannot be put in is logged and reported; the lane runs without it."""
     from outrider.sglang_plugin import linears, sampling
     from outrider.sglang_plugin.lane import INSTALLED, PLANS, REPORT, is_cpu
-    from outrider.sglang_plugin.steps import CAPS, STEPS
+    from outrider.sglang_plugin.steps import CAPS, REPORTING, STEPS
 
     if INSTALLED.features:
         return
     chosen = [ATTENTION, *sampling.cpu_features(), *linears.features()] if is_cpu() else sampling.gpu_features()
-    INSTALLED.install([REPORT, PLANS, CAPS, STEPS, *chosen])
+    INSTALLED.install([REPORT, PLANS, CAPS, REPORTING, STEPS, *chosen])
 
 
 def _register_attention() -> None:

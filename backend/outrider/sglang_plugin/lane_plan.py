@@ -63,4 +63,6 @@ def caps(requests: Iterable[Any], max_k: int) -> list[int]:
 
 def _k(custom_params: Mapping[str, Any] | None, default: int) -> int:
     plan = (custom_params or {}).get(_KEY)
-    return default if plan is None else int(plan["k"])
+    k = plan.get("k") if isinstance(plan, Mapping) else None
+    # What is no plan was refused before; should that ever fail, the lane must not.
+    return k if isinstance(k, int) and k >= 0 else default

@@ -1,6 +1,7 @@
 """Linear layers of a CPU lane through FBGEMM's packed fp16 weights, which halves what a decoding step reads.
 
-Weights are rounded to fp16: a checkpoint in fp16 loses nothing, one in bf16 or fp32 up to 2^-11 of a weight.
+Weights are rounded to fp16: a checkpoint in fp16 loses nothing, one in bf16 or fp32 up to 2^-11 of a weight, or 2^-25
+where that is more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from outrider.sglang_plugin.hooks import Feature, Hook
 #: Set to 0, layers stay as they are.
 _SWITCH = "OUTRIDER_PACKED_LINEARS"
 _PACKED = "_outrider_packed"
+#: Ways in which SGLang gives a model other weights.
+_UPDATES = (
+    "update_weights_from_disk", "load_weights_from_distributed", "update_weights_from_tensor",
+    "update_weights_from_ipc", "end_weight_update",
+)  # fmt: skip
 #: x [rows, in] -> [rows, out]
 _Run: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
@@ -30,11 +36,21 @@ def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> _Run | None:
     return lambda x: run(x, packed)
 
 
+class _Weights:
+    """SGLang writes new weights into the old memory, past torch's own count of writes."""
+
+    num_updates = 0
+
+
+def _note_update(result: Any, *args: Any, **kwargs: Any) -> None:
+    """AFTER anything that gives the model other weights."""
+    _Weights.num_updates += 1
+
+
 def packed_of(layer: Any, bias: torch.Tensor | None) -> _Run | None:
-    """The layer's packed form, made when first asked for and again after its weight was written to."""
+    """The layer's packed form, made when first asked for and again after an update of weights."""
     weight = layer.weight
-    written = None if weight.is_inference() else weight._version
-    key = (weight.data_ptr(), written, None if bias is None else bias.data_ptr())
+    key = (_Weights.num_updates, weight.data_ptr(), None if bias is None else bias.data_ptr())
     known: tuple[object, _Run | None] | None = layer.__dict__.get(_PACKED)
     if known is None or known[0] != key:
         known = layer.__dict__[_PACKED] = (key, pack(weight, bias))
@@ -80,7 +96,9 @@ def features() -> list[Feature]:
         return []
     method = "sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.apply"
     head = "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head"
+    updater = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
     hooks = (
+        *(Hook(f"{updater}.{name}", "after", _note_update) for name in _UPDATES),
         Hook(method, "around", _apply, ("layer", "x", "bias")),
         Hook(head, "around", _head, ("hidden_states", "lm_head", "embedding_bias", "out")),
     )

@@ -29,10 +29,10 @@ _current = _Current()
 
 @cache
 def _fresh_seeds() -> random.Random:
-    """The same on every rank of a lane, as all see the same requests in the same order."""
-    from sglang.srt.runtime_context import get_server_args
+    """The same on all ranks that see the same requests in the same order; those of data parallelism do not."""
+    from sglang.srt.runtime_context import get_parallel, get_server_args
 
-    return random.Random(get_server_args().random_seed)
+    return random.Random(f"{get_server_args().random_seed} {get_parallel().dp_rank}")
 
 
 def seed_of(request: Any) -> int:
@@ -50,6 +50,11 @@ def _keep_seeds(result: Any, cls: Any, batch: Any, vocab_size: int) -> None:
     if result.sampling_seed is None and _no_seeds() is None:
         seeds = torch.tensor([seed_of(request) for request in batch.reqs], dtype=torch.int64)
         result.sampling_seed = seeds.to(batch.device, non_blocking=True)
+
+
+def _no_seeds_on_gpu() -> str | None:
+    """Why seeds are left to SGLang on a GPU."""
+    return "on a GPU, SGLang's sampler refuses min_p beside seeds, for all requests of a batch"
 
 
 def _no_seeds() -> str | None:
@@ -159,7 +164,7 @@ def _keep_stock() -> None:
 
 
 def _filtered(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
-    """SGLang's softmax of verification, followed by the filters as plain sampling applies them: jointly."""
+    """SGLang's softmax of verification and all filters jointly, as plain sampling by pytorch applies them."""
     info = _current.sampling_info
     num_nodes = logits.shape[0] // len(info)
     top_ks, top_ps, min_ps = (x.repeat_interleave(num_nodes) for x in (info.top_ks, info.top_ps, info.min_ps))
@@ -167,11 +172,6 @@ def _filtered(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
     kept = [_stock["top_k_renorm_prob"](probs, top_ks)] if info.need_top_k_sampling else []
     kept += [_stock["top_p_renorm_prob"](probs, top_ps)] if info.need_top_p_sampling else []
     return jointly_filtered(probs, kept, min_ps) if kept or info.need_min_p_sampling else probs
-
-
-def _seed_hook() -> Hook:
-    target = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch"
-    return Hook(target, "after", _keep_seeds, ("batch",))
 
 
 def cpu_features() -> list[Feature]:
@@ -187,9 +187,11 @@ def cpu_features() -> list[Feature]:
         ),
     )
     sampler = Hook("sglang.srt.layers.sampler.Sampler._sample_from_probs", "around", _sample, ("probs", "positions"))
+    info = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch"
+    seeded = Hook(info, "after", _keep_seeds, ("batch",))
     return [
         Feature(("sampling", "min_p"), verified, unused=without_speculation),
-        Feature(("seeds",), (_seed_hook(), sampler), unused=_no_seeds),
+        Feature(("seeds",), (seeded, sampler), unused=_no_seeds),
     ]
 
 
@@ -207,5 +209,5 @@ def gpu_features() -> list[Feature]:
             setup=_keep_stock,
             unused=without_speculation,
         ),
-        Feature(("seeds",), (_seed_hook(),), unused=_no_seeds),
+        Feature(("seeds",), (), unused=_no_seeds_on_gpu),
     ]

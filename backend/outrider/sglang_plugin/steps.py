@@ -98,14 +98,32 @@ def _no_steps() -> str | None:
         return "the lane drafts without steps"
     if get_spec().speculative_eagle_topk != 1:
         return "SGLang switches steps for top-k 1 only"
-    # SGLang's own check would refuse a draft model by name; all else in it holds for it too.
-    return adaptive_unsupported_reason(get_server_args()) if lane.drafter != "draft_model" else None
+    args = get_server_args()
+    # These SGLang checks elsewhere, by a flag that is not set here: what they do is sized by the steps at launch.
+    if args.pp_size > 1 or args.enable_hisparse:
+        return "with pipeline parallelism or HiSparse the number of steps must stay"
+    if lane.drafter != "draft_model":
+        return adaptive_unsupported_reason(args)
+    # SGLang's own check would refuse a draft model by name.
+    has_others = args.enable_two_batch_overlap or args.enable_pdmux or args.enable_dp_attention
+    return "overlapped or multiplexed batches lose what a switch of steps swaps" if has_others else None
+
+
+def _no_reporting() -> str | None:
+    from sglang.srt.runtime_context import get_server_args
+
+    has_own = get_server_args().enable_multi_layer_eagle
+    return "the worker of several EAGLE layers reports no caps" if has_own else without_speculation()
 
 
 CAPS = Feature(
-    ("k", "reporting"),
+    ("k",),
+    (Hook("sglang.srt.speculative.eagle_utils.eagle_sample", "after", _cap, ("verify_input", "batch")),),
+    unused=without_speculation,
+)
+REPORTING = Feature(
+    ("reporting",),
     (
-        Hook("sglang.srt.speculative.eagle_utils.eagle_sample", "after", _cap, ("verify_input", "batch")),
         Hook(f"{_EAGLE_WORKER}.verify", "after", _report_caps, ("batch",)),
         Hook(
             "sglang.srt.speculative.ngram_worker.NGRAMWorker.forward_batch_generation",
@@ -114,7 +132,7 @@ CAPS = Feature(
             ("batch",),
         ),
     ),
-    unused=without_speculation,
+    unused=_no_reporting,
 )
 STEPS = Feature(
     ("steps",),
