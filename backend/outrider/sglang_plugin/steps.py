@@ -103,7 +103,8 @@ def _no_steps() -> str | None:
     if args.pp_size > 1 or args.enable_hisparse:
         return "with pipeline parallelism or HiSparse the number of steps must stay"
     if lane.drafter != "draft_model":
-        return adaptive_unsupported_reason(args)
+        reason: str | None = adaptive_unsupported_reason(args)
+        return reason
     # SGLang's own check would refuse a draft model by name.
     has_others = args.enable_two_batch_overlap or args.enable_pdmux or args.enable_dp_attention
     return "overlapped or multiplexed batches lose what a switch of steps swaps" if has_others else None
