@@ -26,6 +26,7 @@ PROMPTS = (
     "one two three four five one two three four five one two three",
     "Here is a list of fruits: apple, banana, cherry, apple, banana, cherry, apple,",
 )
+SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}'
 #: The target drafts for itself, so that most of a tree's nodes and moves are really used.
 SPECULATING = {
     "ngram": (
@@ -71,6 +72,33 @@ def test_greedy_text_is_the_plain_lane_s(servers: dict[str, Server]) -> None:
         assert [a["text"] for a in speculated] == [a["text"] for a in plain], name
         num_accepted = sum(a["meta_info"]["spec_num_correct_drafts"] for a in speculated)
         assert num_accepted > 20, f"{name} accepted {num_accepted} drafts, so the equality would say little"
+
+
+@pytest.mark.parametrize(
+    "law",
+    [{"regex": "( [a-z]{1,9},?){4,12}"}, {"json_schema": SCHEMA}, {"logit_bias": {"216": 6.0, "28": -4.0}}],
+    ids=["regex", "schema", "bias"],
+)
+def test_masks_and_biases_change_no_greedy_text(servers: dict[str, Server], law: dict[str, Any]) -> None:
+    """What gateways take for honoured by every lane: the plain lane's tokens, with another k for each request."""
+    base = {"temperature": 0, "max_new_tokens": NUM_TOKENS, **law}
+    expected = [answer["output_ids"] for answer in generated(servers["plain"], [base] * len(PROMPTS))]
+    free = [
+        answer["output_ids"] for answer in generated(servers["plain"], [base | dict.fromkeys(law)] * len(PROMPTS))
+    ]
+    assert expected != free, "the law changes nothing here"
+    for name, max_k in (("ngram", 7), ("draft_model", 3)):
+        plans = [None, {"drafter": name, "k": max_k}, {"drafter": name, "k": 1}, {"drafter": "off", "k": 0}]
+        params = [base | ({} if plan is None else {"custom_params": {"outrider": plan}}) for plan in plans]
+        found = generated(servers[name], params)
+        assert [answer["output_ids"] for answer in found] == expected, name
+        if name == "draft_model":
+            assert sum(answer["meta_info"]["spec_num_correct_drafts"] for answer in found) > 10
+
+
+def generated(server: Server, params: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """To all prompts in one batch."""
+    return list(server.generate({"text": list(PROMPTS), "sampling_params": params}))
 
 
 def test_the_embedded_engine_agrees(
