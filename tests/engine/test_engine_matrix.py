@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_heads import write_random_heads
 from random_llama import write_random_llama
 
 from markov import EOS, add_end, write_ending_checkpoint
@@ -27,7 +28,7 @@ from outrider.speculation.target import SamplingLaw
 from outrider.workloads.prompts import load_prompts
 
 #: What the embedded engine has.
-DRAFTERS = ("ngram", "suffix", "prediction", "draft_model", "layer_skip")
+DRAFTERS = ("ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa")
 KS = (1, 2, 4, 8)
 NUM_TOKENS = 32
 ROOMY = EngineLimits(max_running=16, max_total_tokens=8192, context_length=256)
@@ -90,7 +91,10 @@ class World:
     plain: dict[tuple[SamplingLaw, bool], dict[str, Answer]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        options = DraftOptions(self.folder / "draft", self.folder / "set.json")
+        options = DraftOptions(
+            self.folder / "draft", self.folder / "set.json",
+            (self.folder / "eagle", self.folder / "eagle3"), self.folder / "medusa",
+        )  # fmt: skip
         self.roomy = Engine(self.folder / "target", ROOMY, options)
         self.tight = Engine(self.folder / "target", TIGHT, options)
 
@@ -124,7 +128,8 @@ def toy(tmp_path_factory: pytest.TempPathFactory, chain: np.ndarray) -> World:
     blurred[:, :4] *= 0.4
     write_ending_checkpoint(folder / "draft", blurred)
     write_layer_set(folder / "set.json", LayerSet(num_layers=1, skip=()))
-    return World(folder, [tuple((7 * i * i + 3 * i + s) % 4 for i in range(19 + s)) for s in range(8)])
+    write_random_heads(folder, folder / "target", range(4))
+    return World(folder, [tuple((7 * i * i + 3 * i + s) % 4 for i in range(19 + s)) for s in range(11)])
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +140,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> World:
         write_random_llama(folder / name, num_layers=num_layers)
         add_end(folder / name)
     write_layer_set(folder / "set.json", LayerSet(num_layers=3, skip=(1,)))
-    return World(folder, [tuple((7 * i * i + 3 * i + s) % 60 for i in range(19 + s)) for s in range(8)])
+    write_random_heads(folder, folder / "target")
+    return World(folder, [tuple((7 * i * i + 3 * i + s) % 60 for i in range(19 + s)) for s in range(11)])
 
 
 @pytest.fixture(params=["toy", "llama"])
@@ -161,14 +167,14 @@ def test_alone_and_again_with_reuse(world: World, drafter: str, law: SamplingLaw
 @by_grammar
 @pytest.mark.parametrize("k", KS)
 @pytest.mark.parametrize("room", ["roomy", "tight"])
-def test_eight_at_once(world: World, room: str, k: int, law: SamplingLaw, has_grammar: bool) -> None:
+def test_all_at_once(world: World, room: str, k: int, law: SamplingLaw, has_grammar: bool) -> None:
     """Every drafter and none in one batch; without room, what was preempted is read again and goes on the same."""
     engine: Engine = getattr(world, room)
     before = engine.scheduler.num_preemptions
     plans = [*(Plan(name, k) for name in DRAFTERS), PLAN_OFF, Plan("suffix", k), Plan("ngram", 9 - k)]
     requests = [world.request(i, f"/{k}", plan, law, has_grammar) for i, plan in enumerate(plans)]
     found = run(engine, requests)
-    assert len(requests) == len(world.prompts) == 8
+    assert len(requests) == len(world.prompts) == 11
     assert mostly_same(found, world.alone(law, has_grammar)) > 0
     num_preempted = engine.scheduler.num_preemptions - before
     # With long drafts answers may end before the blocks do.

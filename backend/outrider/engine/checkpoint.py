@@ -41,12 +41,12 @@ class ModelConfig:
         return 2 * 4 * self.num_layers * self.num_kv_heads * self.head_dim
 
 
-def read_config(folder: Path) -> ModelConfig:
+def read_config(folder: Path, architectures: tuple[str, ...] = ARCHITECTURES) -> ModelConfig:
     """ModelError names the folder and what is missing, wrong or not supported."""
-    data = _read_json(folder / "config.json")
+    data = read_json(folder / "config.json")
     architecture, *others = data.get("architectures") or [data.get("model_type", "none")]
-    if others or architecture not in ARCHITECTURES:
-        expected = ", ".join(ARCHITECTURES)
+    if others or architecture not in architectures:
+        expected = ", ".join(architectures)
         raise ModelError(f"{folder}: architecture {architecture!r} is not supported, expected one of {expected}")
     has_qk_norm = architecture == "Qwen3ForCausalLM"
     _refuse_unsupported(folder, data)
@@ -102,13 +102,14 @@ def _has_sliding_window(data: dict[str, Any]) -> bool:
 def _eos_token_ids(folder: Path, data: dict[str, Any]) -> tuple[int, ...]:
     """generation_config.json overrules config.json, as in the Hugging Face libraries."""
     path = folder / "generation_config.json"
-    eos = (_read_json(path) if path.is_file() else {}).get("eos_token_id", data.get("eos_token_id"))
+    eos = (read_json(path) if path.is_file() else {}).get("eos_token_id", data.get("eos_token_id"))
     if eos is None:
         return ()
     return tuple(eos) if isinstance(eos, list) else (eos,)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """ModelError when the file is missing or holds something else."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -127,7 +128,7 @@ class Weights:
         self._folder = folder
         index = folder / "model.safetensors.index.json"
         if index.is_file():
-            files = sorted(set(_read_json(index).get("weight_map", {}).values()))
+            files = sorted(set(read_json(index).get("weight_map", {}).values()))
         else:
             files = ["model.safetensors"]
         self._tensors: dict[str, torch.Tensor] = {}
@@ -148,10 +149,28 @@ class Weights:
 
     def take(self, name: str, *shape: int) -> torch.Tensor:
         """The tensor in float32, removed from here; ModelError when it is missing or has another shape."""
+        return self._take(name, shape).float()
+
+    def take_integers(self, name: str, *shape: int) -> torch.Tensor:
+        """The same of a tensor of integers, in int64."""
+        return self._take(name, shape).long()
+
+    def rename(self, old: str, new: str) -> None:
+        """Give all names that begin with `old` the beginning `new`."""
+        self._tensors = {
+            new + name.removeprefix(old) if name.startswith(old) else name: tensor
+            for name, tensor in self._tensors.items()
+        }
+
+    def fill(self, name: str, tensor: torch.Tensor) -> None:
+        """What to take where the folder has no such tensor."""
+        self._tensors.setdefault(name, tensor)
+
+    def _take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         tensor = self._tensors.pop(name, None)
         if tensor is None:
             raise ModelError(f"{self._folder}: tensor {name} is missing")
         if tuple(tensor.shape) != shape:
             raise ModelError(f"{self._folder}: tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
         self.num_taken += tensor.numel()
-        return tensor.float()
+        return tensor

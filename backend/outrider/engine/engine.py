@@ -20,10 +20,12 @@ from outrider.engine.model import LlamaModel
 from outrider.engine.scheduler import Scheduler, Work
 from outrider.engine.sequence import Finish, GenerateRequest, Sequence, SequenceState
 from outrider.engine.stops import StopStrings
+from outrider.engine.taps import Taps
 from outrider.engine.tokenizer import Detokenizer, Tokenizer
 from outrider.errors import ContextLengthExceeded, ModelError
 from outrider.speculation.proposal import SampledTree, TopKTree
 from outrider.speculation.target import History, Target
+from outrider.speculation.typical import typical_acceptance
 from outrider.speculation.verify import verify
 
 
@@ -93,8 +95,9 @@ class Engine:
                 f"{self.model.config.vocab_size}"
             )
         max_positions = limits.max_running * self.context_length
-        self.drafters = DrafterSources(self.model, self.tokenizer, options, max_positions)
+        self.drafters = DrafterSources(self.model, self.tokenizer, options, max_positions, cost)
         config = self.model.config
+        self._is_lossy = options.is_lossy
         self.grammars = GrammarCompiler(self.tokenizer, config.vocab_size, config.eos_token_ids)
         self.cost = cost
         self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows, limits.max_step_rows, cost)
@@ -140,12 +143,16 @@ class Engine:
         work = self.scheduler.schedule()
         if not work:
             return outputs
-        logits = self.model.forward([self._segment(w) for w in work])
-        row = 0
+        taps = Taps(point for item in work for point in item.points)
+        logits = self.model.forward([self._segment(w) for w in work], taps=taps)
+        row = first = 0
         for item in work:
             if item.num_logits:
-                outputs.append(self._commit(item, logits[row : row + item.num_logits]))
+                outputs.append(self._commit(item, logits[row : row + item.num_logits], taps, first))
                 row += item.num_logits
+            else:
+                self._show_features(item, taps, first)
+            first += len(item.token_ids)
         self.scheduler.settle(work)
         return outputs
 
@@ -154,6 +161,21 @@ class Engine:
         assert work.sequence.cache is not None
         parents = work.proposal.parents if isinstance(work.proposal, TopKTree | SampledTree) else None
         return Segment(work.sequence.cache, work.token_ids, work.num_logits, parents)
+
+    def _accepts_typical(self, request: GenerateRequest) -> bool:
+        return self._is_lossy and request.plan.drafter == "medusa" and not request.law.is_greedy
+
+    @staticmethod
+    def _show_features(work: Work, taps: Taps, first_row: int, path: tuple[int, ...] = ()) -> None:
+        """Give the drafter the states of the rows that stay in the cache: of drafts, those in `path`."""
+        drafter, cache = work.sequence.drafter, work.sequence.cache
+        if drafter is None or not drafter.points:
+            return
+        assert cache is not None
+        num_read = len(work.token_ids) - len(work.proposal)
+        rows = [*range(num_read), *(num_read + node for node in path)]
+        features = taps.features(drafter.points, [first_row + row for row in rows])
+        drafter.observe_features(cache.length - len(rows), features)
 
     @staticmethod
     def _output(sequence: Sequence, text: str = "", token_ids: tuple[int, ...] = ()) -> Output:
@@ -166,20 +188,22 @@ class Engine:
         failures = sequence.num_drafter_failures
         return Output(rid, text, token_ids, sequence.finish, sequence.stats, failures, num_cached)
 
-    def _commit(self, work: Work, logits: torch.Tensor) -> Output:
+    def _commit(self, work: Work, logits: torch.Tensor, taps: Taps, first_row: int) -> Output:
         """Verify one sequence's rows, roll its cache back to what was accepted, and append the emitted tokens."""
         sequence, request = work.sequence, work.sequence.request
         position = sequence.num_output
         noise = request.noise_at(position)
         history = History(request.prompt_ids, sequence.token_ids[len(request.prompt_ids) :])
         masks = None if sequence.grammar is None else sequence.grammar.masks(work.proposal)
-        verified = verify(Target(logits, request.law, history, masks), noise, work.proposal)
+        rule = typical_acceptance if self._accepts_typical(request) else verify
+        verified = rule(Target(logits, request.law, history, masks), noise, work.proposal)
         if sequence.state is SequenceState.PREFILLING:
             sequence.state = SequenceState.DECODING
         else:
             sequence.count_verify(work.proposal, verified.path)
         assert sequence.cache is not None
         sequence.cache.keep(len(work.proposal), verified.path)
+        self._show_features(work, taps, first_row, verified.path)
         before = len(sequence.token_ids)
         text = sequence.append(verified.token_ids)
         emitted = tuple(sequence.token_ids[before:])

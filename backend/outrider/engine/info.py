@@ -60,7 +60,9 @@ def server_info(engine: Engine, options: ServerOptions) -> dict[str, Any]:
         "outrider": {
             "drafters": list(engine.drafters.makers),
             "max_k": MAX_K,
-            "exact_surfaces": _EXACT_SURFACES,
+            # Lossy acceptance changes laws, so that such an engine honours nothing of a request exactly.
+            "exact_surfaces": () if options.drafting.is_lossy else _EXACT_SURFACES,
+            "is_lossy": options.drafting.is_lossy,
             "drafter_info": engine.drafters.info,
             "cost": None if engine.cost is None else engine.cost.model_dump(),
             "memory": engine.memory,

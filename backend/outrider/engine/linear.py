@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from outrider.engine.placement import CPU, Placement
+from outrider.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +42,22 @@ def pack(weight: torch.Tensor, bias: torch.Tensor | None = None, placement: Plac
     weight = weight.to(placement.device, placement.dtype)
     bias = None if bias is None else bias.to(placement.device, placement.dtype)
     return Linear(lambda x: torch.nn.functional.linear(x, weight, bias), weight.nbytes)
+
+
+def pack_int8(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    """The same on the CPU with weights in 8 bits, a scale per row, and inputs rounded to 8 bits as they come.
+
+    A product is off by one or two per cent, so this is for drafts, which may be wrong. ModelError without FBGEMM.
+    """
+    if weight.device.type != "cpu" or not has_fbgemm():
+        raise ModelError("drafters in int8 need FBGEMM on a CPU, which is not there")
+    scales = weight.abs().amax(dim=1).clamp_(min=1e-12).double() / 127
+    with warnings.catch_warnings():
+        # torch warns that its quantised tensors go one day; nothing else runs 8-bit weights well here.
+        warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
+        zeros = torch.zeros(len(scales), dtype=torch.long)
+        packed = torch.ops.quantized.linear_prepack(
+            torch.quantize_per_channel(weight.contiguous(), scales, zeros, 0, torch.qint8), bias
+        )
+    run = torch.ops.quantized.linear_dynamic.default
+    return Linear(lambda x: run(x, packed, True), weight.numel())

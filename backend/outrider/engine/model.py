@@ -14,8 +14,9 @@ from outrider.engine.attention import Segment
 from outrider.engine.attention.choice import Attention, attention_for
 from outrider.engine.checkpoint import ModelConfig, Weights, read_config
 from outrider.engine.kv_cache import SequenceCache
-from outrider.engine.linear import Linear, pack
+from outrider.engine.linear import Linear, pack, pack_int8
 from outrider.engine.norm import Norm, rms_norm
+from outrider.engine.taps import Taps
 
 
 @dataclass(slots=True)
@@ -33,9 +34,16 @@ class _Layer:
 class LlamaModel:
     """Weights and forward pass. Rotary pairs are adjacent columns here, so that one complex product rotates them."""
 
-    def __init__(self, folder: Path, attention_of: Callable[[ModelConfig], Attention] = attention_for) -> None:
-        """`attention_of` chooses attention, and with it the device."""
+    def __init__(
+        self,
+        folder: Path,
+        attention_of: Callable[[ModelConfig], Attention] = attention_for,
+        *,
+        is_int8: bool = False,
+    ) -> None:
+        """`attention_of` chooses attention, and with it the device; `is_int8`: matrices in 8 bits, for drafts."""
         config = read_config(folder)
+        self._is_int8 = is_int8
         weights = Weights(folder)
         self.config = config
         self._attention = attention_of(config)
@@ -62,7 +70,7 @@ class LlamaModel:
         return rms_norm(weight, self.config.rms_norm_eps, self.placement)
 
     def _packed(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        return pack(weight, bias, self.placement)
+        return pack_int8(weight, bias) if self._is_int8 else pack(weight, bias, self.placement)
 
     def _load_layer(self, weights: Weights, prefix: str) -> _Layer:
         c = self.config
@@ -87,13 +95,13 @@ class LlamaModel:
             query, key, value = (
                 weights.take(f"{prefix}{n}_proj.{kind}", rows, *columns) for n, rows in sizes.items()
             )
-            return torch.cat([_pair_up(query, c.head_dim), _pair_up(key, c.head_dim), value])
+            return torch.cat([pair_up(query, c.head_dim), pair_up(key, c.head_dim), value])
 
         return self._packed(stacked("weight", c.hidden_size), stacked("bias") if c.has_qkv_bias else None)
 
     def _load_qk_norm(self, weights: Weights, prefix: str) -> torch.Tensor:
         c = self.config
-        query, key = (_pair_up(weights.take(f"{prefix}{n}_norm.weight", c.head_dim), c.head_dim) for n in "qk")
+        query, key = (pair_up(weights.take(f"{prefix}{n}_norm.weight", c.head_dim), c.head_dim) for n in "qk")
         return self._placed(torch.cat([query.expand(c.num_heads, -1), key.expand(c.num_kv_heads, -1)]))
 
     @property
@@ -106,15 +114,29 @@ class LlamaModel:
         """The output matrix of the first `num_tokens` tokens; None when only the packed matrix is left."""
         return self._packed(self._embedding[:num_tokens]) if self.config.has_tied_embeddings else None
 
+    @property
+    def embedding(self) -> torch.Tensor:
+        """[V, hidden], where the model computes."""
+        return self._embedding
+
+    @property
+    def head(self) -> Linear:
+        """The output matrix, for states after the last norm."""
+        return self._head
+
     @torch.inference_mode()
     def forward(
-        self, segments: Seq[Segment], skip: frozenset[int] = frozenset(), head: Linear | None = None
+        self,
+        segments: Seq[Segment],
+        skip: frozenset[int] = frozenset(),
+        head: Linear | None = None,
+        taps: Taps | None = None,
     ) -> torch.Tensor:
         """Append all segments' rows to their caches; logits [sum of num_logits, V] float32, in segment order,
         on the CPU, where tokens are chosen.
 
         Layers in `skip` are left out, as self-speculation does; their part of the cache stays unwritten. `head`: a
-        narrow one in place of the model's own, which then gives fewer columns.
+        narrow one in place of the model's own, which then gives fewer columns. `taps` takes hidden states of all rows.
         """
         token_ids = torch.tensor([t for s in segments for t in s.token_ids], device=self.placement.device)
         x = F.embedding(token_ids, self._embedding)
@@ -122,11 +144,15 @@ class LlamaModel:
         for i, layer in enumerate(self._layers):
             if i in skip:
                 continue
+            if taps is not None:
+                taps.take(i, x)
             x += layer.output(attend(i, self._qkv(layer, layer.input_norm(x))))
             gate, up = layer.gate_up(layer.post_norm(x)).chunk(2, dim=-1)
             x += layer.down(F.silu(gate).mul_(up))
         for segment in segments:
             segment.cache.extend(len(segment.token_ids))
+        if taps is not None and self.config.num_layers in taps.points:
+            taps.take(self.config.num_layers, self._norm(x))
         rows = _logit_rows(segments)
         if not rows:
             return torch.empty((0, self.config.vocab_size))
@@ -154,7 +180,7 @@ def _logit_rows(segments: Seq[Segment]) -> list[int]:
     return rows
 
 
-def _pair_up(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
+def pair_up(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Reorder each head's rows from halves to adjacent rotary pairs; dot products stay the same.
 
     weight [heads * head_dim, ...]: a matrix, its bias or a norm's weights, which must all follow one order.

@@ -156,7 +156,11 @@ def _proposal_s(engine: Engine, name: str, k: int) -> float:
     drafter = engine.drafters.make(request)
     assert drafter is not None
     times = []
-    for token in text[:_PROPOSALS]:
+    width = len(drafter.points) * engine.model.config.hidden_size
+    for i, token in enumerate(text[:_PROPOSALS]):
+        if width:
+            first = 0 if i == 0 else len(text) + i - 1
+            drafter.observe_features(first, torch.ones(len(text) + i - first, width))
         drafter.observe(token)
         start = time.perf_counter()
         drafter.propose(k)

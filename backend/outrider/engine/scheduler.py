@@ -10,7 +10,7 @@ from outrider.cost import CostTable
 from outrider.engine.cache_pool import CachePool
 from outrider.engine.sequence import Finish, Sequence, SequenceState
 from outrider.engine.trim import trim
-from outrider.speculation.proposal import NO_DRAFT, Proposal
+from outrider.speculation.proposal import NO_DRAFT, Proposal, TopKTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,11 @@ class Work:
     token_ids: tuple[int, ...]
     proposal: Proposal
     num_logits: int
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """Hidden states that the sequence's drafter wants of these rows."""
+        return () if self.sequence.drafter is None else self.sequence.drafter.points
 
 
 class Scheduler:
@@ -158,14 +163,15 @@ class Scheduler:
         return Work(sequence, tuple(sequence.token_ids[start : start + count]), NO_DRAFT, 1 if is_last else 0)
 
     def _decode_work(self, decoding: list[Sequence], num_prompt_rows: int) -> list[Work]:
-        """Drafts are cut by their number and shape alone: which tokens they are has no say in what is verified."""
+        """Drafts are cut by their number and shape alone, and by chances where nothing was drawn: which tokens were
+        drawn has no say in what is verified."""
         proposals = [sequence.propose() for sequence in decoding]
         budget = max(0, self._max_step_rows - len(decoding) - num_prompt_rows)
         counts = shares([len(p) for p in proposals], budget)
-        shapes = [p.parents[:count] for p, count in zip(proposals, counts, strict=True)]
+        drafts = [p.only(range(count)) for p, count in zip(proposals, counts, strict=True)]
         work = []
         for sequence, proposal, nodes in zip(
-            decoding, proposals, self._worthwhile(decoding, shapes, num_prompt_rows), strict=True
+            decoding, drafts, self._worthwhile(decoding, drafts, num_prompt_rows), strict=True
         ):
             assert sequence.cache is not None
             room = self._pool.largest(sequence.cache) - sequence.cache.length - 1
@@ -176,14 +182,20 @@ class Scheduler:
         return work
 
     def _worthwhile(
-        self, decoding: list[Sequence], shapes: list[tuple[int, ...]], num_prompt_rows: int
+        self, decoding: list[Sequence], drafts: list[Proposal], num_prompt_rows: int
     ) -> list[list[int]]:
         """The draft nodes that are expected to pay for their rows, by the measured cost of a round."""
         cost = self._cost
-        if cost is None or not any(shapes):
-            return [list(range(len(parents))) for parents in shapes]
+        if cost is None or not any(map(len, drafts)):
+            return [list(range(len(proposal))) for proposal in drafts]
         context = sum(len(sequence.token_ids) for sequence in decoding) / len(decoding)
-        acceptance = [sequence.acceptance for sequence in decoding]
+        shapes = [proposal.parents for proposal in drafts]
+        acceptance = [
+            proposal.chances
+            if isinstance(proposal, TopKTree) and proposal.chances is not None
+            else sequence.acceptance
+            for sequence, proposal in zip(decoding, drafts, strict=True)
+        ]
         return trim(shapes, acceptance, lambda rows: cost.at(len(decoding), rows, context), num_prompt_rows)
 
     def _free(self, sequence: Sequence) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 def trim(
     trees: Sequence[Sequence[int]],
-    acceptance: Sequence[float],
+    acceptance: Sequence[float | Sequence[float]],
     cost_s: Callable[[int], float],
     num_other_rows: int = 0,
 ) -> list[list[int]]:
@@ -15,16 +15,17 @@ def trim(
 
     `trees[i]` holds the parents of sequence i's nodes, -1 for the committed text; a chain is a tree, too.
     `acceptance[i]` is the chance that a node of it is accepted when its parent was and no sibling before it, known
-    before this round's drafts; `cost_s(rows)` are the seconds of a round with that many rows, of which
+    before this round's drafts; or, of a tree that the text alone determines, each node's own chance to be accepted,
+    never above its parent's. `cost_s(rows)` are the seconds of a round with that many rows, of which
     `num_other_rows` are prompt rows. Nodes are taken in descending order of the chance that they are accepted; the
     rate of every prefix of that order is compared and the best one is kept (the scan of TETRIS, arXiv 2502.15197).
 
-    No argument depends on the value of a draft token of this round, so dropping the rest biases nothing.
+    No argument depends on the value of a token that was drawn for this round, so dropping the rest biases nothing.
     """
     candidates = sorted(
         (-chance, i, node)
         for i, parents in enumerate(trees)
-        for node, chance in enumerate(survival(parents, acceptance[i]))
+        for node, chance in enumerate(_chances(parents, acceptance[i]))
     )
     rows = len(trees) + num_other_rows
     expected = float(len(trees))
@@ -38,6 +39,10 @@ def trim(
     for _, i, node in sorted(candidates[:best_size]):
         kept[i].append(node)
     return [sorted(nodes) for nodes in kept]
+
+
+def _chances(parents: Sequence[int], acceptance: float | Sequence[float]) -> Sequence[float]:
+    return survival(parents, acceptance) if isinstance(acceptance, float) else acceptance
 
 
 def survival(parents: Sequence[int], acceptance: float) -> list[float]:

@@ -78,15 +78,20 @@ class TopKTree(_Tree):
 
     token_ids: tuple[int, ...]
     parents: tuple[int, ...]
+    chances: tuple[float, ...] | None = None
+    """The drafter's own estimate of how likely each node is accepted, if it has one; not above its parent's."""
 
     def __post_init__(self) -> None:
         self._check_parents()
+        if self.chances is not None and len(self.chances) != len(self.token_ids):
+            raise ValueError(f"{len(self.token_ids)} tokens need as many chances, not {len(self.chances)}")
 
     def only(self, nodes: Sequence[int]) -> TopKTree:
         """These nodes, ascending and with every ancestor."""
         if len(nodes) == len(self):
             return self
-        return TopKTree(tuple(self.token_ids[node] for node in nodes), self._parents_among(nodes))
+        chances = None if self.chances is None else tuple(self.chances[node] for node in nodes)
+        return TopKTree(tuple(self.token_ids[node] for node in nodes), self._parents_among(nodes), chances)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

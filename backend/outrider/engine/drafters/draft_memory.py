@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
+from outrider.engine.checkpoint import ModelConfig
 from outrider.engine.kv_cache import SequenceCache
-from outrider.engine.model import LlamaModel
+
+
+class DraftingModel(Protocol):
+    """What keeps a cache while it drafts."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def new_cache(self, num_positions: int) -> SequenceCache: ...
 
 
 class DraftMemory:
     """Caches of one drafting model, together of at most `max_positions` positions."""
 
-    def __init__(self, model: LlamaModel, max_positions: int, num_layers: int | None = None) -> None:
+    def __init__(self, model: DraftingModel, max_positions: int, num_layers: int | None = None) -> None:
         """`num_layers`: how many layers are run; the others' part of a cache is never touched, so costs nothing."""
         self._model = model
         self.max_positions = max_positions

@@ -42,12 +42,14 @@ class DraftModel:
         )
 
 
-def load_draft_model(folder: Path, target: LlamaModel, tokenizer: Tokenizer) -> DraftModel:
+def load_draft_model(
+    folder: Path, target: LlamaModel, tokenizer: Tokenizer, *, is_int8: bool = False
+) -> DraftModel:
     """ModelError when the tokenizer differs from the target's; a warning when the model is slow for a drafter."""
     difference = vocabulary_difference(Tokenizer(folder).vocabulary, tokenizer.vocabulary)
     if difference is not None:
         raise ModelError(f"{folder}: a draft model needs the target's tokenizer, but {difference}")
-    model = LlamaModel(folder)
+    model = LlamaModel(folder, is_int8=is_int8)
     draft = DraftModel(model, step_s(model, model.forward) / step_s(target, target.forward))
     if draft.warning is not None:
         log.warning("%s: %s", folder, draft.warning)

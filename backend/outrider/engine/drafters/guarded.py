@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from outrider.engine.drafters import Drafter
+import torch
+
+from outrider.engine.drafters import Drafter, FeatureDrafter
 from outrider.speculation.proposal import NO_DRAFT, Proposal
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,16 @@ class GuardedDrafter:
         self._vocab_size = vocab_size
         self._inner: Drafter | None = None
         self._inner = self._guard(make, None)
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """Of the target's states that it reads now: none after a failure, and none for most drafters."""
+        return self._inner.points if isinstance(self._inner, FeatureDrafter) else ()
+
+    def observe_features(self, start: int, features: torch.Tensor) -> None:
+        inner = self._inner
+        if isinstance(inner, FeatureDrafter):
+            self._guard(lambda: inner.observe_features(start, features), None)
 
     def observe(self, token_id: int) -> None:
         inner = self._inner

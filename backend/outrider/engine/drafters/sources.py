@@ -8,11 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from outrider.cost import CostTable
 from outrider.engine.drafters import Drafter
 from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.draft_model import load_draft_model
+from outrider.engine.drafters.eagle import EagleDrafter, EagleSettings
+from outrider.engine.drafters.eagle_head import EagleHead
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.drafters.layer_skip import LayerSet, default_set, read_layer_set
+from outrider.engine.drafters.medusa import MedusaDrafter, MedusaHeads
 from outrider.engine.drafters.model_chain import Forward, ModelChainDrafter
 from outrider.engine.drafters.ngram import NgramDrafter
 from outrider.engine.drafters.prediction import PredictionDrafter
@@ -31,6 +35,14 @@ class DraftOptions:
     """Folder of a smaller model with the target's tokenizer; None means that `draft_model` is not offered."""
     layer_skip: Path | None = None
     """Layer set for `layer_skip`; None takes the default set, which carries a warning that it was not measured."""
+    eagle: tuple[Path, ...] = ()
+    """Folders of EAGLE and EAGLE-3 heads, one of a kind; they draft as `eagle2` and `eagle3`."""
+    medusa: Path | None = None
+    """Folder of Medusa heads."""
+    is_int8: bool = False
+    """Draft models and heads with weights in 8 bits."""
+    is_lossy: bool = False
+    """Accept Medusa's drafts by typical acceptance, which changes what is sampled; such an engine is not exact."""
 
 
 DEFAULT_OPTIONS = DraftOptions()
@@ -39,8 +51,15 @@ DEFAULT_OPTIONS = DraftOptions()
 class DrafterSources:
     """Makes the drafter of each request. ModelError when the options do not suit the target."""
 
-    def __init__(self, target: LlamaModel, tokenizer: Tokenizer, options: DraftOptions, max_positions: int) -> None:
-        """`max_positions`: of the caches that each drafting model keeps, together."""
+    def __init__(
+        self,
+        target: LlamaModel,
+        tokenizer: Tokenizer,
+        options: DraftOptions,
+        max_positions: int,
+        cost: CostTable | None = None,
+    ) -> None:
+        """`max_positions`: of the caches that each drafting model keeps, together; `cost` says what draft steps pay."""
         self._target = target
         self._store = SuffixStore()
         self._max_positions = max_positions
@@ -55,7 +74,11 @@ class DrafterSources:
         num_layers, path = target.config.num_layers, options.layer_skip
         self.use_layers(default_set(num_layers) if path is None else read_layer_set(path, num_layers))
         if options.draft_model is not None:
-            self._use_draft_model(options.draft_model, tokenizer)
+            self._use_draft_model(options.draft_model, tokenizer, is_int8=options.is_int8)
+        for folder in options.eagle:
+            self._use_eagle(folder, cost, is_int8=options.is_int8)
+        if options.medusa is not None:
+            self._use_medusa(options.medusa, is_int8=options.is_int8)
 
     def use_layers(self, layers: LayerSet) -> None:
         """Draft with this set from now on, for `layer_skip`."""
@@ -71,16 +94,32 @@ class DrafterSources:
         worth = None if layers.worth is None else layers.worth.model_dump()
         self._info["layer_skip"] = {"skip": layers.skip, "num_head_tokens": layers.num_head_tokens, "worth": worth}
 
-    def _use_draft_model(self, folder: Path, tokenizer: Tokenizer) -> None:
-        draft = load_draft_model(folder, self._target, tokenizer)
+    def _use_draft_model(self, folder: Path, tokenizer: Tokenizer, *, is_int8: bool) -> None:
+        draft = load_draft_model(folder, self._target, tokenizer, is_int8=is_int8)
         memory = DraftMemory(draft.model, self._max_positions)
         self._makers["draft_model"] = partial(self._model_chain, draft.model.forward, memory)
         self._memory["draft_model"], self._warnings["draft_model"] = memory, draft.warning
         self._info["draft_model"] = {
             "folder": str(folder),
             "step_cost": round(draft.step_cost, 3),
-            "weight_bytes": 2 * draft.model.num_parameters,
+            "weight_bytes": draft.model.packed_bytes,
         }
+
+    def _use_eagle(self, folder: Path, cost: CostTable | None, *, is_int8: bool) -> None:
+        head = EagleHead(folder, self._target, is_int8=is_int8)
+        name = "eagle2" if head.kind == "eagle" else "eagle3"
+        if name in self._makers:
+            raise ModelError(f"{folder}: a head for {name} was given before")
+        memory = DraftMemory(head, self._max_positions)
+        settings = EagleSettings(min_gain=_step_cost(cost, name))
+        self._makers[name] = lambda request: EagleDrafter(head, memory, request, settings)
+        self._memory[name], self._warnings[name] = memory, None
+        self._info[name] = {"folder": str(folder), "weight_bytes": head.weight_bytes, "is_int8": is_int8}
+
+    def _use_medusa(self, folder: Path, *, is_int8: bool) -> None:
+        heads = MedusaHeads(folder, self._target, is_int8=is_int8)
+        self._makers["medusa"] = lambda request: MedusaDrafter(heads, request)
+        self._info["medusa"] = {"folder": str(folder), "weight_bytes": heads.weight_bytes, "is_int8": is_int8}
 
     @property
     def makers(self) -> Mapping[str, Callable[[GenerateRequest], Drafter]]:
@@ -98,9 +137,9 @@ class DrafterSources:
         return {
             name: {
                 **info,
-                "cache_bytes": self._memory[name].reserved_bytes,
-                "max_cache_bytes": self._memory[name].max_bytes,
-                "warning": self._warnings[name],
+                "cache_bytes": self._memory[name].reserved_bytes if name in self._memory else 0,
+                "max_cache_bytes": self._memory[name].max_bytes if name in self._memory else 0,
+                "warning": self.warning(name),
             }
             for name, info in self._info.items()
         }
@@ -128,3 +167,10 @@ class DrafterSources:
         vocab_size = self._target.config.vocab_size
         prompt_ids, law, noise_at = request.prompt_ids, request.law, request.noise_at
         return ModelChainDrafter(forward, memory, max_tokens, prompt_ids, law, noise_at, vocab_size)
+
+
+def _step_cost(cost: CostTable | None, name: str) -> float:
+    """A draft step in plain rounds, as measured here; 0 where it was not."""
+    if cost is None or name not in cost.drafters:
+        return 0.0
+    return cost.drafters[name].step_s / cost.at(1, 1, cost.contexts[0])

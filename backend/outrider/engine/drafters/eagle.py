@@ -1,0 +1,205 @@
+"""EAGLE drafting: a head that continues the target's own states, in a dynamic tree, a static one, or a chain."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from outrider.engine.drafters.draft_memory import DraftMemory
+from outrider.engine.drafters.eagle_head import EagleHead
+from outrider.engine.drafters.eagle_tree import MAX_DEPTH, TOP_K, Nodes, best_shape, grow, parents_of
+from outrider.engine.drafters.model_chain import MAX_CATCH_UP
+from outrider.engine.kv_cache import SequenceCache
+from outrider.engine.sequence import GenerateRequest
+from outrider.speculation.proposal import NO_DRAFT, PointMass, Proposal, SampledChain, TopKTree
+from outrider.speculation.target import SamplingLaw
+
+Shape = Literal["dynamic", "static", "chain"]
+#: From this temperature on drafts are drawn: what is likeliest is then accepted less often than what is drawn.
+DRAWN_FROM = 0.6
+#: Cache rows beside the text: the frontiers of one tree, or a chain.
+EXTRA_ROWS = TOP_K * MAX_DEPTH
+#: How often the token of each rank is right at each depth, where a head came without calibration.
+USUAL_ACCURACY = tuple(tuple(0.55 * 0.9**depth * 0.3**rank for rank in range(TOP_K)) for depth in range(MAX_DEPTH))
+
+
+@dataclass(frozen=True, slots=True)
+class EagleSettings:
+    """How a head drafts."""
+
+    shape: Shape = "dynamic"
+    accuracy: tuple[tuple[float, ...], ...] = USUAL_ACCURACY
+    """Of the static tree."""
+    min_gain: float = 0.0
+    """A draft step's cost in plain rounds: a growing tree ends where it is less likely to be reached than that."""
+
+
+class EagleDrafter:
+    """Keeps the head's cache in step with the text; rows of drafts, made of guessed states, are dropped each time.
+
+    Position t of the head is the pair of the target's state at t and the token at t + 1. What a cached beginning
+    holds has no states here, so the head starts to see the text after it.
+    """
+
+    def __init__(
+        self, head: EagleHead, memory: DraftMemory, request: GenerateRequest, settings: EagleSettings
+    ) -> None:
+        self.points = head.points
+        self._head = head
+        self._memory = memory
+        self._request = request
+        self._settings = settings
+        law = request.law
+        self._law = SamplingLaw(law.temperature, law.top_k, law.top_p, law.min_p)
+        self._tokens = list(request.prompt_ids)
+        self._cache: SequenceCache | None = None
+        self._num_reserved = request.capacity + EXTRA_ROWS
+        self._first = 0
+        """Position of the cache's first row."""
+        self._num_read = 0
+        """Rows of the cache that are of the text."""
+        self._pending: torch.Tensor | None = None
+        """Features of the positions after those read."""
+        self._last: torch.Tensor | None = None
+        """[1, hidden]: the state after the last pair that was read."""
+
+    def observe(self, token_id: int) -> None:
+        self._tokens.append(token_id)
+
+    def observe_features(self, start: int, features: torch.Tensor) -> None:
+        end = self._end
+        if self._pending is None or start > end:
+            self._first, self._num_read, self._pending = start, 0, features
+        elif start + features.shape[0] > end:
+            self._pending = torch.cat([self._pending, features[end - start :]])
+
+    @property
+    def _end(self) -> int:
+        """The first position without features."""
+        num_pending = 0 if self._pending is None else self._pending.shape[0]
+        return self._first + self._num_read + num_pending
+
+    def propose(self, k: int) -> Proposal:
+        k = min(k, self._memory.context_length - len(self._tokens))
+        if k < 1 or self._end != len(self._tokens) - 1:
+            return NO_DRAFT
+        cache = self._cache = self._cache or self._memory.take(self._num_reserved)
+        if cache is None or not self._has_caught_up(cache):
+            return NO_DRAFT
+        assert self._last is not None
+        if self._law.temperature >= DRAWN_FROM:
+            return self._drawn_chain(cache, k)
+        if self._settings.shape == "chain" or k == 1:
+            return self._likeliest_chain(cache, k)
+        return self._dynamic_tree(cache, k) if self._settings.shape == "dynamic" else self._static_tree(cache, k)
+
+    def free(self) -> None:
+        if self._cache is not None:
+            self._cache = None
+            self._memory.give_back(self._num_reserved)
+
+    def _has_caught_up(self, cache: SequenceCache) -> bool:
+        """Read pairs of the text, of a long one a part."""
+        assert self._pending is not None
+        cache.truncate(self._num_read)
+        features, self._pending = self._pending[:MAX_CATCH_UP], self._pending[MAX_CATCH_UP:]
+        if count := features.shape[0]:
+            start = self._first + self._num_read + 1
+            self._last = self._head.read(cache, self._tokens[start : start + count], features)[-1:]
+            self._num_read += count
+        return not self._pending.shape[0]
+
+    def _next(self, cache: SequenceCache, draft_id: int, states: torch.Tensor) -> torch.Tensor:
+        """The state after one more token of a chain."""
+        visible = torch.ones(1, cache.length + 1, dtype=torch.bool)
+        return self._head.step(cache, self._head.vocabulary.tokens([draft_id]), states, [cache.length], visible)
+
+    def _likeliest_chain(self, cache: SequenceCache, k: int) -> PointMass:
+        states, ids = self._last, list[int]()
+        assert states is not None
+        while True:
+            ids.append(int(self._head.logits(states).argmax()))
+            if len(ids) == k:
+                return PointMass(tuple(self._head.vocabulary.tokens(ids)))
+            states = self._next(cache, ids[-1], states)
+
+    def _drawn_chain(self, cache: SequenceCache, k: int) -> SampledChain:
+        """From the request's law, by its own noise; how many are drawn does not depend on which."""
+        noise = self._request.noise_at(len(self._tokens) - len(self._request.prompt_ids))
+        vocabulary, states = self._head.vocabulary, self._last
+        assert states is not None
+        tokens, laws = list[int](), list[torch.Tensor]()
+        while True:
+            laws.append(vocabulary.law(self._head.logits(states)[0], self._law))
+            tokens.append(noise.draft(len(tokens), laws[-1])[0])
+            if len(tokens) == k:
+                return SampledChain(tuple(tokens), torch.stack(laws))
+            visible = torch.ones(1, cache.length + 1, dtype=torch.bool)
+            states = self._head.step(cache, [tokens[-1]], states, [cache.length], visible)
+
+    def _dynamic_tree(self, cache: SequenceCache, k: int) -> TopKTree:
+        rows = _TreeRows(self._head, cache, self._num_read, self._last)
+        assert self._last is not None
+        nodes = grow(self._head.logits(self._last)[0], rows.expand, k, self._settings.min_gain)
+        kept = nodes.best(k)
+        place = {-1: -1} | {node: i for i, node in enumerate(kept)}
+        return TopKTree(
+            tuple(self._head.vocabulary.tokens([nodes.tokens[node] for node in kept])),
+            tuple(place[nodes.parents[node]] for node in kept),
+            tuple(math.exp(nodes.scores[node]) for node in kept),
+        )
+
+    def _static_tree(self, cache: SequenceCache, k: int) -> TopKTree:
+        """One shape for all texts: at each depth the head ranks the children of the nodes that have some."""
+        paths = best_shape(self._settings.accuracy, k)
+        parents, nodes = parents_of(paths), Nodes()
+        rows = _TreeRows(self._head, cache, self._num_read, self._last)
+        assert self._last is not None
+        number = {(): -1}
+        for depth in range(max(map(len, paths))):
+            wanted = sorted({path[:-1] for path in paths if len(path) == depth + 1})
+            above = [number[path] for path in wanted]
+            logits = rows.expand(above, nodes) if depth else self._head.logits(self._last)
+            values, ids = logits.log_softmax(dim=-1).topk(min(TOP_K, logits.shape[-1]), dim=-1)
+            for i, path in enumerate(wanted):
+                count = sum(other[:-1] == path for other in paths)
+                for rank, node in enumerate(nodes.add(above[i], ids[i, :count].tolist(), values[i, :count].tolist())):
+                    number[*path, rank] = node
+        ids_of = self._head.vocabulary.tokens([nodes.tokens[number[path]] for path in paths])
+        return TopKTree(tuple(ids_of), tuple(parents))
+
+
+class _TreeRows:
+    """Rows of a tree in the head's cache: each sees the text and its own ancestors."""
+
+    def __init__(
+        self, head: EagleHead, cache: SequenceCache, num_text: int, last: torch.Tensor | None
+    ) -> None:
+        assert last is not None
+        self._head, self._cache, self._num_text = head, cache, num_text
+        self._slot: dict[int, int] = {}
+        """Of a node that was expanded, its row in the cache."""
+        self._states = {-1: last}
+
+    def expand(self, frontier: list[int], nodes: Nodes) -> torch.Tensor:
+        """Logits [n, D] after each of these nodes, whose parents were expanded before."""
+        start, count = self._cache.length, len(frontier)
+        visible = torch.zeros(count, start + count, dtype=torch.bool)
+        visible[:, : self._num_text] = True
+        positions = []
+        for row, node in enumerate(frontier):
+            self._slot[node] = start + row
+            depth, ancestor = 0, node
+            while ancestor >= 0:
+                visible[row, self._slot[ancestor]] = True
+                ancestor = nodes.parents[ancestor]
+                depth += 1
+            positions.append(self._num_text + depth - 1)
+        states = torch.cat([self._states[nodes.parents[node]] for node in frontier])
+        tokens = self._head.vocabulary.tokens([nodes.tokens[node] for node in frontier])
+        states = self._head.step(self._cache, tokens, states, positions, visible)
+        self._states |= {node: states[row : row + 1] for row, node in enumerate(frontier)}
+        return self._head.logits(states)

@@ -1,0 +1,140 @@
+"""Checkpoints of EAGLE heads in the layouts that SGLang loads: `LlamaForCausalLMEagle` and `LlamaForCausalLMEagle3`."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from outrider.engine.checkpoint import ModelConfig, Weights, read_config, read_json
+from outrider.engine.drafters.eagle_net import HeadConfig, Kind
+from outrider.errors import ModelError
+
+ARCHITECTURES: Mapping[str, Kind] = {"LlamaForCausalLMEagle": "eagle", "LlamaForCausalLMEagle3": "eagle3"}
+#: Of an EAGLE head: a list of the tokens that it drafts, as SGLang's `--speculative-token-map` takes it.
+TOKEN_MAP = "hot_tokens.pt"
+#: Fields that change the network and are not implemented.
+_UNSUPPORTED = ("fc_norm", "use_aux_norm", "norm_output", "bias", "input_norm")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadCheckpoint:
+    """A head as stored."""
+
+    config: HeadConfig
+    tensors: dict[str, torch.Tensor]
+    """float32, by name, of the shapes in `config.shapes`."""
+    token_ids: torch.Tensor | None = None
+    """int64 [draft vocabulary]: which of the target's tokens each draft token is; None when they are the same."""
+
+
+def read_head(folder: Path, target: ModelConfig) -> HeadCheckpoint:
+    """ModelError when the folder holds no such head, or one for a target of another shape, with both shapes."""
+    data = read_json(folder / "config.json")
+    architectures = data.get("architectures") or ["none"]
+    kind = ARCHITECTURES.get(architectures[0])
+    if kind is None:
+        expected = " or ".join(ARCHITECTURES)
+        raise ModelError(f"{folder}: architecture {architectures[0]!r} is no EAGLE head, expected {expected}")
+    own = read_config(folder, tuple(ARCHITECTURES))
+    _check_fits(folder, data, own, target)
+    if own.num_layers != 1:
+        raise ModelError(f"{folder}: an EAGLE head has 1 layer, not {own.num_layers}")
+    wanted = [name for name in _UNSUPPORTED if data.get(name)]
+    eagle = data.get("eagle_config") or {}
+    wanted += [name for name in ("norm_before_fc",) if eagle.get(name)]
+    if wanted:
+        raise ModelError(f"{folder}/config.json: {wanted[0]} is not supported")
+    weights = Weights(folder)
+    token_ids = _token_ids(folder, data, kind, weights, target.vocab_size)
+    size = None if token_ids is None else token_ids.numel()
+    config = HeadConfig(kind, own, _points(eagle, kind, target.num_layers), size)
+    if kind == "eagle3":
+        weights.rename("layers.0.", "midlayer.")
+    else:
+        # Heads without this bias exist; SGLang's own layer always has one.
+        weights.fill("fc.bias", torch.zeros(own.hidden_size))
+    return HeadCheckpoint(config, {n: weights.take(n, *shape) for n, shape in config.shapes.items()}, token_ids)
+
+
+def _check_fits(folder: Path, data: Mapping[str, Any], own: ModelConfig, target: ModelConfig) -> None:
+    for what, mine, its in (
+        ("hidden size", own.hidden_size, target.hidden_size),
+        ("hidden size of its target", data.get("target_hidden_size", target.hidden_size), target.hidden_size),
+        ("vocabulary", own.vocab_size, target.vocab_size),
+    ):
+        if mine != its:
+            raise ModelError(
+                f"{folder}: the head is for another model: {what} {mine} there and {its} here "
+                f"(head [{own.vocab_size}, {own.hidden_size}], model [{target.vocab_size}, {target.hidden_size}])"
+            )
+
+
+def _points(eagle: Mapping[str, Any], kind: Kind, num_layers: int) -> tuple[int, ...]:
+    """SGLang names a layer whose output is read, which the next layer takes in."""
+    if kind == "eagle":
+        return (num_layers,)
+    layer_ids = eagle.get("eagle_aux_hidden_state_layer_ids")
+    if layer_ids is None:
+        return (min(2, num_layers - 1), num_layers // 2, max(num_layers - 3, 0))
+    if not all(isinstance(i, int) and -1 <= i < num_layers - 1 for i in layer_ids):
+        raise ModelError(f"eagle_aux_hidden_state_layer_ids {layer_ids} are no inner layers of {num_layers}")
+    return tuple(i + 1 for i in layer_ids)
+
+
+def _token_ids(
+    folder: Path, data: Mapping[str, Any], kind: Kind, weights: Weights, vocab_size: int
+) -> torch.Tensor | None:
+    if kind == "eagle3":
+        size = data.get("draft_vocab_size")
+        if size is None:
+            return None
+        token_ids = torch.arange(size) + weights.take_integers("d2t", size)
+    elif data.get("hot_vocab_size"):
+        try:
+            token_ids = torch.as_tensor(torch.load(folder / TOKEN_MAP, weights_only=True), dtype=torch.long)
+        except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+            raise ModelError(f"{folder / TOKEN_MAP} cannot be read: {error}") from error
+    else:
+        return None
+    if token_ids.unique().numel() != token_ids.numel() or not 0 <= int(token_ids.min()) <= int(token_ids.max()) < vocab_size:
+        raise ModelError(f"{folder}: the draft vocabulary names a token twice, or one that is not below {vocab_size}")
+    return token_ids
+
+
+def write_head(folder: Path, head: HeadCheckpoint, note: Mapping[str, Any] | None = None) -> None:
+    """In fp16, for this engine and for SGLang alike; `note` goes into config.json under `outrider`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config, c = head.config, head.config.model
+    data: dict[str, Any] = {
+        "architectures": [next(name for name, kind in ARCHITECTURES.items() if kind == config.kind)],
+        "model_type": "llama", "hidden_size": c.hidden_size, "intermediate_size": c.intermediate_size,
+        "num_hidden_layers": 1, "num_attention_heads": c.num_heads, "num_key_value_heads": c.num_kv_heads,
+        "head_dim": c.head_dim, "rms_norm_eps": c.rms_norm_eps, "rope_theta": c.rope_theta,
+        "max_position_embeddings": c.context_length, "vocab_size": c.vocab_size, "hidden_act": "silu",
+        "tie_word_embeddings": False, "torch_dtype": "float16",
+    }  # fmt: skip
+    tensors = {name: tensor.half() for name, tensor in head.tensors.items()}
+    if config.kind == "eagle3":
+        data["draft_vocab_size"] = config.draft_vocab_size
+        data["target_hidden_size"] = c.hidden_size
+        data["eagle_config"] = {
+            "eagle_aux_hidden_state_layer_ids": [point - 1 for point in config.points],
+            "use_aux_hidden_state": True,
+        }
+        if head.token_ids is not None:
+            tensors["d2t"] = head.token_ids - torch.arange(head.token_ids.numel())
+            tensors["t2d"] = torch.zeros(c.vocab_size, dtype=torch.bool).index_fill_(0, head.token_ids, True)
+    elif head.token_ids is not None:
+        data["hot_vocab_size"] = head.token_ids.numel()
+        torch.save(head.token_ids, folder / TOKEN_MAP)
+    if note:
+        data["outrider"] = dict(note)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,95 @@
+"""Which nodes a draft tree has: grown by the head's own confidence, or of a fixed shape that calibration chose."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+#: Children of a node that a growing tree looks at, and nodes of one depth that it goes on from.
+TOP_K = 4
+#: Draft steps of a tree at most.
+MAX_DEPTH = 6
+#: A path's rank among its siblings, from the root on.
+Ranks = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Nodes:
+    """Nodes of a growing tree, parents before children."""
+
+    tokens: list[int] = field(default_factory=list)
+    """Draft ids."""
+    parents: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    """Sums of log probabilities along the path."""
+
+    def add(self, parent: int, tokens: Sequence[int], logprobs: Sequence[float]) -> range:
+        """Children of a node (-1: the root); their numbers."""
+        first, above = len(self.tokens), 0.0 if parent < 0 else self.scores[parent]
+        self.tokens.extend(tokens)
+        self.parents.extend([parent] * len(tokens))
+        self.scores.extend(above + logprob for logprob in logprobs)
+        return range(first, len(self.tokens))
+
+    def best(self, count: int) -> list[int]:
+        """The `count` nodes of the highest score, ascending, each with all its ancestors.
+
+        Scores fall along a path, and of equals the elder one is taken.
+        """
+        ranked = sorted(range(len(self.tokens)), key=lambda node: (-self.scores[node], node))
+        return sorted(ranked[:count])
+
+
+#: Frontier nodes -> logits [n, D] of what follows each.
+Expand = Callable[[list[int], Nodes], torch.Tensor]
+
+
+def grow(first: torch.Tensor, expand: Expand, k: int, min_gain: float = 0.0) -> Nodes:
+    """EAGLE-2's tree (arXiv 2406.16858) before its last selection: first [D] are the logits after the text.
+
+    Of every frontier node the `TOP_K` likeliest children are added, and the `TOP_K` best new nodes are the next
+    frontier. It ends at `MAX_DEPTH`, or where reaching the frontier is less likely than `min_gain`, so that another
+    draft step does not pay.
+    """
+    nodes = Nodes()
+    frontier = list(_extend(nodes, [-1], first.unsqueeze(0)))
+    for _ in range(min(MAX_DEPTH, k) - 1):
+        if sum(pow(2.718281828459045, nodes.scores[node]) for node in frontier) < min_gain:
+            break
+        new = _extend(nodes, frontier, expand(frontier, nodes))
+        frontier = sorted(sorted(new, key=lambda node: (-nodes.scores[node], node))[:TOP_K])
+    return nodes
+
+
+def _extend(nodes: Nodes, parents: list[int], logits: torch.Tensor) -> list[int]:
+    values, ids = logits.log_softmax(dim=-1).topk(min(TOP_K, logits.shape[-1]), dim=-1)
+    new: list[int] = []
+    for parent, row, tokens in zip(parents, values.tolist(), ids.tolist(), strict=True):
+        new.extend(nodes.add(parent, tokens, row))
+    return new
+
+
+def best_shape(accuracy: Sequence[Sequence[float]], k: int) -> list[Ranks]:
+    """The `k` likeliest paths, parents first, where the token of rank r at depth d is right with accuracy[d][r].
+
+    Medusa's calibrated sparse tree (arXiv 2401.10774); with an EAGLE head's accuracies, EAGLE-1's static one.
+    """
+    chosen: list[Ranks] = []
+    heap: list[tuple[float, Ranks]] = [(-accuracy[0][0], (0,))]
+    while heap and len(chosen) < k:
+        negative, path = heapq.heappop(heap)
+        chosen.append(path)
+        depth, rank = len(path) - 1, path[-1]
+        if rank + 1 < len(accuracy[depth]) and accuracy[depth][rank] > 0:
+            heapq.heappush(heap, (negative * accuracy[depth][rank + 1] / accuracy[depth][rank], (*path[:-1], rank + 1)))
+        if depth + 1 < len(accuracy):
+            heapq.heappush(heap, (negative * accuracy[depth + 1][0], (*path, 0)))
+    return chosen
+
+
+def parents_of(paths: Sequence[Ranks]) -> list[int]:
+    place = {path: i for i, path in enumerate(paths)}
+    return [place[path[:-1]] if len(path) > 1 else -1 for path in paths]
