@@ -32,6 +32,7 @@ ALLOWED = {
     "telemetry": {"core"},
     "speculation": set(),
     "engine": {"speculation", "policy.plan", "core", "errors", "telemetry", "config"},
+    "training": {"engine", "speculation", "policy.plan", "core", "errors"},
     "runtimes": {"policy.plan", "core", "errors", "telemetry", "config", "profiles"},
     "dispatch": {"policy", "runtimes", "core", "errors", "telemetry", "config"},
     # The gateway relays a lane's bytes, so it knows how lanes write them; it opens no lane itself.
@@ -50,7 +51,8 @@ ALLOWED = {
 ANYTHING = {"app", "cli", "__main__", "__init__"}
 #: Foreign package -> where it may be imported at all.
 FENCES = {
-    "torch": {"engine", "speculation", "cli", "sglang_plugin"},
+    "torch": {"engine", "speculation", "training", "cli", "sglang_plugin"},
+    "matplotlib": {"training/plots"},
     "sglang": {"sglang_plugin"},
     "yaml": {"config", "policy/loader", "workloads"},
     "aiohttp.web": {"gateway", "engine/server", "app", "cli/bench/servers"},

@@ -25,6 +25,12 @@ def engine(  # noqa: PLR0913 - one parameter per flag
     layer_skip: Annotated[
         Path | None, typer.Option(help="Layer set of the drafter layer_skip (JSON), instead of the profile's.")
     ] = None,
+    eagle: Annotated[list[Path], typer.Option(help="Folder of an EAGLE or EAGLE-3 head; one of each.")] = [],  # noqa: B006 - typer copies it
+    medusa: Annotated[Path | None, typer.Option(help="Folder of Medusa heads.")] = None,
+    int8: Annotated[bool, typer.Option(help="Draft model and heads with weights in 8 bits.")] = False,
+    lossy_medusa: Annotated[
+        bool, typer.Option(help="Accept Medusa's drafts by typical acceptance: LOSSY, it changes what is sampled.")
+    ] = False,
     num_threads: Annotated[int | None, typer.Option(min=1, help="Threads of the tensor library.")] = None,
     served_model_name: Annotated[str | None, typer.Option(help="Name in answers and in /v1/models.")] = None,
     exit_with_stdin: Annotated[bool, typer.Option(help="Stop when standard input ends.")] = False,
@@ -50,7 +56,12 @@ def engine(  # noqa: PLR0913 - one parameter per flag
         port=port,
         limits=EngineLimits(max_running, max_total_tokens, context_length),
         drafting=DraftOptions(
-            locate(draft_model, cache_dir()) if draft_model else None, layers_for(folder, cache_dir(), layer_skip)
+            locate(draft_model, cache_dir()) if draft_model else None,
+            layers_for(folder, cache_dir(), layer_skip),
+            tuple(eagle),
+            medusa,
+            int8,
+            lossy_medusa,
         ),
         cost_table=table_path(folder, cache_dir()),
         exits_with_stdin=exit_with_stdin,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli import bench, lanes, model, policy
+from outrider.cli import bench, lanes, model, policy, train
 from outrider.cli.demo import demo
 from outrider.cli.engine import engine
 from outrider.cli.profile import profile
@@ -30,6 +30,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(policy.app, name="policy")
 app.add_typer(model.app, name="model")
 app.add_typer(lanes.app, name="lanes")
+app.add_typer(train.app, name="train")
 
 
 def _print_version(is_wanted: bool) -> None:

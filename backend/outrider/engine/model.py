@@ -136,7 +136,7 @@ class LlamaModel:
         on the CPU, where tokens are chosen.
 
         Layers in `skip` are left out, as self-speculation does; their part of the cache stays unwritten. `head`: a
-        narrow one in place of the model's own, which then gives fewer columns. `taps` takes hidden states of all rows.
+        narrow one in place of the model's own, which then gives fewer columns. `taps`: takes states of all rows.
         """
         token_ids = torch.tensor([t for s in segments for t in s.token_ids], device=self.placement.device)
         x = F.embedding(token_ids, self._embedding)

@@ -181,9 +181,7 @@ class Scheduler:
             work.append(Work(sequence, (sequence.token_ids[-1], *kept.token_ids), kept, len(kept) + 1))
         return work
 
-    def _worthwhile(
-        self, decoding: list[Sequence], drafts: list[Proposal], num_prompt_rows: int
-    ) -> list[list[int]]:
+    def _worthwhile(self, decoding: list[Sequence], drafts: list[Proposal], num_prompt_rows: int) -> list[list[int]]:
         """The draft nodes that are expected to pay for their rows, by the measured cost of a round."""
         cost = self._cost
         if cost is None or not any(map(len, drafts)):

@@ -1,4 +1,4 @@
-"""Medusa's typical acceptance: lossy. What it emits has another law than the target's, so `verify` never chooses it."""
+"""Medusa's typical acceptance: lossy. What it emits has another law than the target's; `verify` never uses it."""
 
 from __future__ import annotations
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from outrider.cli.bench.gateway import gateway
+from outrider.cli.bench.heads import heads
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 
@@ -21,6 +22,7 @@ WIDTH = 180
 
 app = typer.Typer(help="Measurements; every one prints its conditions.", no_args_is_help=True)
 app.command()(gateway)
+app.command()(heads)
 
 
 @app.command()
@@ -68,15 +70,24 @@ def engine(
 
 def print_report(results: Results, stated: Mapping[str, object]) -> None:
     """Every table for which something was measured, and what it was measured under."""
+    from outrider.cli.bench.report import parts
+
+    print_rows(parts(results), stated, results.notes)
+
+
+def print_rows(
+    tables: Mapping[str, Sequence[Mapping[str, Any]]], stated: Mapping[str, object], notes: Sequence[str] = ()
+) -> None:
+    """Tables by title, what was left out, and the conditions."""
     from rich.console import Console
 
-    from outrider.cli.bench.report import as_table, parts
+    from outrider.cli.bench.report import as_table
 
     console = Console()
     if not console.is_terminal:  # a file or a pipe has no edge to fold at
         console.width = WIDTH
-    for title, rows in parts(results).items():
+    for title, rows in tables.items():
         console.print(as_table(title, rows))
-    for note in results.notes:
+    for note in notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
     console.print("conditions: " + ", ".join(f"{key} {value}" for key, value in stated.items()), soft_wrap=True)

@@ -42,9 +42,7 @@ class DraftModel:
         )
 
 
-def load_draft_model(
-    folder: Path, target: LlamaModel, tokenizer: Tokenizer, *, is_int8: bool = False
-) -> DraftModel:
+def load_draft_model(folder: Path, target: LlamaModel, tokenizer: Tokenizer, *, is_int8: bool = False) -> DraftModel:
     """ModelError when the tokenizer differs from the target's; a warning when the model is slow for a drafter."""
     difference = vocabulary_difference(Tokenizer(folder).vocabulary, tokenizer.vocabulary)
     if difference is not None:

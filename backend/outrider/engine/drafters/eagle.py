@@ -10,7 +10,7 @@ import torch
 
 from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.eagle_head import EagleHead
-from outrider.engine.drafters.eagle_tree import MAX_DEPTH, TOP_K, Nodes, best_shape, grow, parents_of
+from outrider.engine.drafters.eagle_tree import MAX_DEPTH, TOP_K, USUAL_ACCURACY, Nodes, best_shape, grow, parents_of
 from outrider.engine.drafters.model_chain import MAX_CATCH_UP
 from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.sequence import GenerateRequest
@@ -22,8 +22,6 @@ Shape = Literal["dynamic", "static", "chain"]
 DRAWN_FROM = 0.6
 #: Cache rows beside the text: the frontiers of one tree, or a chain.
 EXTRA_ROWS = TOP_K * MAX_DEPTH
-#: How often the token of each rank is right at each depth, where a head came without calibration.
-USUAL_ACCURACY = tuple(tuple(0.55 * 0.9**depth * 0.3**rank for rank in range(TOP_K)) for depth in range(MAX_DEPTH))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +173,7 @@ class EagleDrafter:
 class _TreeRows:
     """Rows of a tree in the head's cache: each sees the text and its own ancestors."""
 
-    def __init__(
-        self, head: EagleHead, cache: SequenceCache, num_text: int, last: torch.Tensor | None
-    ) -> None:
+    def __init__(self, head: EagleHead, cache: SequenceCache, num_text: int, last: torch.Tensor | None) -> None:
         assert last is not None
         self._head, self._cache, self._num_text = head, cache, num_text
         self._slot: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Checkpoints of EAGLE heads in the layouts that SGLang loads: `LlamaForCausalLMEagle` and `LlamaForCausalLMEagle3`."""
+"""Checkpoints of EAGLE heads as SGLang loads them: `LlamaForCausalLMEagle` and `LlamaForCausalLMEagle3`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from outrider.engine.checkpoint import ModelConfig, Weights, read_config, read_json
 from outrider.engine.drafters.eagle_net import HeadConfig, Kind
+from outrider.engine.drafters.eagle_tree import USUAL_ACCURACY
 from outrider.errors import ModelError
 
 ARCHITECTURES: Mapping[str, Kind] = {"LlamaForCausalLMEagle": "eagle", "LlamaForCausalLMEagle3": "eagle3"}
@@ -32,6 +33,8 @@ class HeadCheckpoint:
     """float32, by name, of the shapes in `config.shapes`."""
     token_ids: torch.Tensor | None = None
     """int64 [draft vocabulary]: which of the target's tokens each draft token is; None when they are the same."""
+    accuracy: tuple[tuple[float, ...], ...] = USUAL_ACCURACY
+    """[depth][rank], from held-out texts: how often the token of each rank is right; chooses static trees."""
 
 
 def read_head(folder: Path, target: ModelConfig) -> HeadCheckpoint:
@@ -60,7 +63,9 @@ def read_head(folder: Path, target: ModelConfig) -> HeadCheckpoint:
     else:
         # Heads without this bias exist; SGLang's own layer always has one.
         weights.fill("fc.bias", torch.zeros(own.hidden_size))
-    return HeadCheckpoint(config, {n: weights.take(n, *shape) for n, shape in config.shapes.items()}, token_ids)
+    tensors = {name: weights.take(name, *shape) for name, shape in config.shapes.items()}
+    rows = (data.get("outrider") or {}).get("accuracy") or USUAL_ACCURACY
+    return HeadCheckpoint(config, tensors, token_ids, tuple(tuple(map(float, row)) for row in rows))
 
 
 def _check_fits(folder: Path, data: Mapping[str, Any], own: ModelConfig, target: ModelConfig) -> None:
@@ -103,13 +108,17 @@ def _token_ids(
             raise ModelError(f"{folder / TOKEN_MAP} cannot be read: {error}") from error
     else:
         return None
-    if token_ids.unique().numel() != token_ids.numel() or not 0 <= int(token_ids.min()) <= int(token_ids.max()) < vocab_size:
+    if (
+        token_ids.unique().numel() != token_ids.numel()
+        or not 0 <= int(token_ids.min()) <= int(token_ids.max()) < vocab_size
+    ):
         raise ModelError(f"{folder}: the draft vocabulary names a token twice, or one that is not below {vocab_size}")
     return token_ids
 
 
 def write_head(folder: Path, head: HeadCheckpoint, note: Mapping[str, Any] | None = None) -> None:
-    """In fp16, for this engine and for SGLang alike; `note` goes into config.json under `outrider`."""
+    """In fp16, for this engine and for SGLang alike; `note` goes into config.json under `outrider`, which SGLang does
+    not read, beside the accuracies."""
     folder.mkdir(parents=True, exist_ok=True)
     config, c = head.config, head.config.model
     data: dict[str, Any] = {
@@ -134,7 +143,6 @@ def write_head(folder: Path, head: HeadCheckpoint, note: Mapping[str, Any] | Non
     elif head.token_ids is not None:
         data["hot_vocab_size"] = head.token_ids.numel()
         torch.save(head.token_ids, folder / TOKEN_MAP)
-    if note:
-        data["outrider"] = dict(note)
+    data["outrider"] = {**(note or {}), "accuracy": [list(row) for row in head.accuracy]}
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""An EAGLE head ready to draft for one target: packed weights, the target's embedding, attention over its own cache."""
+"""An EAGLE head ready to draft for a target: packed weights, shared embedding, attention over its own cache."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class EagleHead:
         self.kind = stored.config.kind
         self.config = stored.config.model
         self.points = stored.config.points
+        self.accuracy = stored.accuracy
         self._target = target
         placement = target.placement
 
@@ -68,8 +69,8 @@ class EagleHead:
     ) -> torch.Tensor:
         """Append rows to the cache: states [n, hidden] before the tokens -> states after them.
 
-        `visible` [n, cache.length + n] bool: which cached rows and which of these a row sees. Positions count from the
-        cache's first one: rotation knows only differences.
+        `visible` [n, cache.length + n] bool: which cached rows and which of these a row sees. Positions count from
+        the cache's first one: rotation knows only differences.
         """
         c, start, end = self.config, cache.length, cache.length + len(token_ids)
         device = self._target.placement.device
@@ -81,7 +82,9 @@ class EagleHead:
             heads = rotate(qkv, rotations)
             entries = heads[:, c.num_heads :].view(-1, 2, c.num_kv_heads, c.head_dim).transpose(0, 1)
             cache.memory.write(0, slots, entries)
-            query, key, value = (t.transpose(0, 1).unsqueeze(0) for t in (heads[:, : c.num_heads], *cache.read(0, end)))
+            query, key, value = (
+                t.transpose(0, 1).unsqueeze(0) for t in (heads[:, : c.num_heads], *cache.read(0, end))
+            )
             out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
             return out.squeeze(0).transpose(0, 1).reshape(len(token_ids), -1)
 

@@ -105,9 +105,7 @@ class EagleNet:
         return states if self.last_norm is None else self.last_norm(states)
 
 
-def build(
-    config: HeadConfig, tensors: Mapping[str, torch.Tensor], linear: MakeLinear, norm: MakeNorm
-) -> EagleNet:
+def build(config: HeadConfig, tensors: Mapping[str, torch.Tensor], linear: MakeLinear, norm: MakeNorm) -> EagleNet:
     """From tensors by their names in a checkpoint, which may be parameters."""
     is_three, c = config.kind == "eagle3", config.model
     layer = "midlayer." if is_three else "layers.0."

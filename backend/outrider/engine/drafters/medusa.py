@@ -172,4 +172,3 @@ class MedusaDrafter:
         ranked = self._heads.logits(self._feature, depth).topk(TOP_K, dim=-1).indices
         ids = torch.stack([ranked[len(path) - 1, path[-1]] for path in paths])
         return TopKTree(self._tokens(ids), tuple(parents_of(paths)))
-

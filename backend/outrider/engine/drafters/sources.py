@@ -59,7 +59,7 @@ class DrafterSources:
         max_positions: int,
         cost: CostTable | None = None,
     ) -> None:
-        """`max_positions`: of the caches that each drafting model keeps, together; `cost` says what draft steps pay."""
+        """`max_positions`: of the caches that each drafting model keeps, together; `cost`: of draft steps."""
         self._target = target
         self._store = SuffixStore()
         self._max_positions = max_positions
@@ -111,7 +111,7 @@ class DrafterSources:
         if name in self._makers:
             raise ModelError(f"{folder}: a head for {name} was given before")
         memory = DraftMemory(head, self._max_positions)
-        settings = EagleSettings(min_gain=_step_cost(cost, name))
+        settings = EagleSettings(accuracy=head.accuracy, min_gain=_step_cost(cost, name))
         self._makers[name] = lambda request: EagleDrafter(head, memory, request, settings)
         self._memory[name], self._warnings[name] = memory, None
         self._info[name] = {"folder": str(folder), "weight_bytes": head.weight_bytes, "is_int8": is_int8}

@@ -1,0 +1,112 @@
+"""Texts to train on: prompts with the target's own answers, kept on disk and continued after a kill."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+from outrider.engine.engine import Engine
+from outrider.engine.sequence import Finish, GenerateRequest
+from outrider.policy.plan import PLAN_OFF
+from outrider.speculation.target import SamplingLaw
+from outrider.training.prompts import TrainingPrompt, prompts
+
+Progress = Callable[[str, float], None]
+#: Tokens of an answer at most, and answers written at once.
+MAX_ANSWER = 192
+BATCH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One prompt and its answer."""
+
+    index: int
+    task: str
+    temperature: float
+    is_held_out: bool
+    prompt_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.prompt_ids + self.answer_ids
+
+
+class Corpus:
+    """A file of texts, one JSON object a line, in the order in which they were finished."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "texts.jsonl"
+        self.texts = list(self._read())
+
+    def _read(self) -> Iterator[Text]:
+        """What a kill left of a last line is cut off."""
+        if not self.path.is_file():
+            return
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            os.truncate(self.path, len(whole))
+        for line in whole.splitlines():
+            fields = json.loads(line)
+            yield Text(**fields | {name: tuple(fields[name]) for name in ("prompt_ids", "answer_ids")})
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(text.token_ids) for text in self.texts)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+
+    def extend(self, engine: Engine, num_tokens: int, seconds: float, progress: Progress, seed: int = 0) -> None:
+        """Let the target answer prompts that have no answer yet, until there are so many tokens or time is up."""
+        deadline, before = time.monotonic() + seconds, self.num_tokens
+        done = {text.index for text in self.texts}
+        source = (prompt for prompt in prompts(seed) if prompt.index not in done)
+        count = before
+        waiting: dict[str, tuple[TrainingPrompt, tuple[int, ...]]] = {}
+        answers: dict[str, tuple[int, ...]] = {}
+        with self.path.open("a", encoding="utf-8") as file:
+            while count < num_tokens and time.monotonic() < deadline:
+                for prompt in islice(source, BATCH - len(waiting)):
+                    request = _request(engine, prompt)
+                    waiting[request.rid] = prompt, request.prompt_ids
+                    engine.add(request)
+                for output in engine.step():
+                    answers[output.rid] = answers.get(output.rid, ()) + output.token_ids
+                    if output.finish is not None:
+                        text = _text(*waiting.pop(output.rid), answers.pop(output.rid))
+                        self.texts.append(text)
+                        file.write(json.dumps(asdict(text)) + "\n")
+                        file.flush()
+                        count += len(text.token_ids)
+                progress(f"the target writes: {count} tokens", _share(count, num_tokens, deadline, seconds))
+        for rid in waiting:
+            engine.abort(rid, Finish("abort"))
+
+
+def _share(count: int, num_tokens: int, deadline: float, seconds: float) -> float:
+    return min(1.0, max(count / num_tokens, 1 - (deadline - time.monotonic()) / max(seconds, 1e-9)))
+
+
+def _request(engine: Engine, prompt: TrainingPrompt) -> GenerateRequest:
+    ids = tuple(engine.tokenizer.encode_chat([{"role": "user", "content": prompt.text}]))
+    room = engine.context_length - MAX_ANSWER
+    return GenerateRequest(
+        f"train-{prompt.index}", ids[-room:], SamplingLaw(prompt.temperature), MAX_ANSWER, PLAN_OFF, prompt.index,
+        stop_token_ids=frozenset(engine.model.config.eos_token_ids),
+    )  # fmt: skip
+
+
+def _text(prompt: TrainingPrompt, prompt_ids: tuple[int, ...], answer_ids: tuple[int, ...]) -> Text:
+    return Text(prompt.index, prompt.task, prompt.temperature, prompt.is_held_out, prompt_ids, answer_ids)

@@ -1,0 +1,132 @@
+"""Training of EAGLE and EAGLE-3 heads: parameters that start from the target's last layer, losses, unrolled steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from outrider.engine.checkpoint import ModelConfig, Weights
+from outrider.engine.drafters.eagle_checkpoint import HeadCheckpoint, write_head
+from outrider.engine.drafters.eagle_net import HeadConfig, Kind, build, config_for
+from outrider.engine.linear import Linear
+from outrider.training.features import Batch
+from outrider.training.recipes import DEPTH, Depth, Output, Scores
+from outrider.training.unroll import UnrolledAttention
+
+#: Weight of the token loss beside that of the states, and of each later unrolled step against the one before.
+TOKEN_WEIGHT = 0.1
+STEP_DECAY = 0.8
+#: Uniform noise of this size is added to the target's states, which drafts only guess.
+NOISE = 0.1
+
+
+class EagleRecipe:
+    """After EAGLE (arXiv 2401.15077): smooth L1 of the next state and cross-entropy of its token; and EAGLE-3
+    (arXiv 2503.01840): cross-entropy only, three of the target's layers, a draft vocabulary with its own matrix."""
+
+    def __init__(self, kind: Kind, target: ModelConfig, weights: Weights, output: Output, num_unrolled: int) -> None:
+        self._output = output
+        self._embedding = output.embedding
+        self._config = config_for(target, kind, len(output.token_ids))
+        self._num_unrolled = num_unrolled
+        self._generator = torch.Generator(output.rows.device).manual_seed(0)
+        start = initial(self._config, target, weights, output)
+        self._tensors = {name: tensor.to(output.rows.device).requires_grad_() for name, tensor in start.items()}
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        return (3,) if self._config.kind == "eagle" else (0, 1, 2, 3)
+
+    @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return self._tensors
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        total = torch.zeros((), device=batch.states.device)
+        for step, (states, logits, keep) in enumerate(self._steps(batch, self._num_unrolled, is_noisy=True)):
+            last = batch.states[:, :, -1]
+            goal = last.roll(-1, dims=1)[keep]
+            with torch.no_grad():
+                law = (goal @ self._output.rows.T).softmax(dim=-1)
+            part = -(law * logits.log_softmax(dim=-1)).sum(dim=-1).mean()
+            if self._config.kind == "eagle":
+                part = TOKEN_WEIGHT * part + F.smooth_l1_loss(states, goal)
+            total = total + STEP_DECAY**step * part
+        return total
+
+    def depths(self, batch: Batch) -> list[Depth]:
+        found = []
+        for _, logits, keep in self._steps(batch, DEPTH, is_noisy=False):
+            goal = batch.states[:, :, -1].roll(-1, dims=1)[keep]
+            found.append(Depth(logits, *self._output.teacher(goal)))
+        return found
+
+    def _steps(
+        self, batch: Batch, count: int, *, is_noisy: bool
+    ) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Of each step the states and logits of the rows in a mask [B, n]: those with a known next state."""
+        num_rows, size = batch.token_ids.shape
+        net = build(self._config, self._tensors, _linear, self._norm)
+        own = self._tensors.get("lm_head.weight", self._output.rows)
+        attend = UnrolledAttention(self._config.model, batch)
+        features = batch.states[:, :, : len(self._config.points)].flatten(2)
+        if is_noisy and self._config.kind == "eagle":
+            noise = torch.rand(features.shape, generator=self._generator, device=features.device)
+            features = features + (2 * noise - 1) * NOISE
+        tokens = batch.token_ids.roll(-1, dims=1)
+        embedded = F.embedding(tokens, self._embedding).flatten(0, 1)
+        states = net.start(features.flatten(0, 1))
+        place = torch.arange(size, device=tokens.device)
+        steps = []
+        for step in range(count):
+            # Row t pairs the state at t with the token at t + 1, and guesses the state at t + 1.
+            states = net.step(embedded, states, attend)
+            keep = batch.mask.roll(-1, dims=1) & (place < size - 1) & (place >= step)
+            kept = states.view(num_rows, size, -1)[keep]
+            steps.append((kept, net.finish(kept) @ own.T, keep))
+            states = states.view(num_rows, size, -1).roll(1, dims=1).flatten(0, 1)
+        return steps
+
+    def _norm(self, weight: torch.Tensor) -> Any:
+        eps = self._config.model.rms_norm_eps
+        return lambda x: F.rms_norm(x, (weight.numel(),), weight, eps)
+
+    def write(self, folder: Path, note: Mapping[str, Any], scores: Scores) -> None:
+        tensors = {name: tensor.detach().cpu() for name, tensor in self._tensors.items()}
+        write_head(folder, HeadCheckpoint(self._config, tensors, self._output.token_ids.cpu(), scores.ranks), note)
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    return Linear(lambda x: F.linear(x, weight, bias), weight.nbytes)
+
+
+def initial(config: HeadConfig, target: ModelConfig, weights: Weights, output: Output) -> dict[str, torch.Tensor]:
+    """The target's last layer where shapes agree; it takes in at first the state (of EAGLE-3 the high one)."""
+    hidden, generator = target.hidden_size, torch.Generator().manual_seed(0)
+    last = f"model.layers.{target.num_layers - 1}."
+    tensors: dict[str, torch.Tensor] = {}
+    for name, shape in config.shapes.items():
+        inner = name.removeprefix("midlayer.").removeprefix("layers.0.")
+        if name == "fc.weight":
+            tensor = 0.02 * torch.randn(shape, generator=generator)
+            tensor[:, -hidden:] += torch.eye(hidden)
+        elif name == "fc.bias":
+            tensor = torch.zeros(shape)
+        elif name == "lm_head.weight":
+            tensor = output.rows.cpu().clone()
+        elif name == "norm.weight":
+            tensor = weights.take("model.norm.weight", hidden)
+        elif inner == "hidden_norm.weight" or inner == "input_layernorm.weight":
+            tensor = torch.ones(shape)
+        elif config.kind == "eagle3" and inner.split(".")[1] in ("q_proj", "k_proj", "v_proj"):
+            # They take in the embedding and the state side by side.
+            tensor = 0.02 * torch.randn(shape, generator=generator)
+            tensor[:, hidden:] += weights.take(last + inner, shape[0], hidden)
+        else:
+            tensor = weights.take(last + inner, *shape)
+        tensors[name] = tensor.float().contiguous()
+    return tensors

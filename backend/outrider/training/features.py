@@ -1,0 +1,103 @@
+"""The target's hidden states of all texts, computed once, kept in fp16 on disk, and dealt out in windows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from outrider.engine.attention import Segment
+from outrider.engine.drafters.eagle_net import config_for
+from outrider.engine.model import LlamaModel
+from outrider.engine.taps import Taps
+from outrider.training.corpus import Progress, Text
+
+#: Texts in a file.
+SHARD = 64
+
+
+def points_of(model: LlamaModel) -> tuple[int, ...]:
+    """What any head reads: three layers' states and the last."""
+    return (*config_for(model.config, "eagle3").points, model.config.num_layers)
+
+
+def cache_features(model: LlamaModel, texts: Sequence[Text], folder: Path, progress: Progress) -> list[Path]:
+    """Files of `SHARD` texts each, in order; those that are there already, as after a kill, are kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths, points = [], points_of(model)
+    for first in range(0, len(texts), SHARD):
+        chosen = texts[first : first + SHARD]
+        path = folder / f"{chosen[0].index:07d}-{len(chosen):02d}.safetensors"
+        paths.append(path)
+        if not path.is_file():
+            tensors = {f"{i}": _states(model, text, points) for i, text in enumerate(chosen)}
+            beside = path.with_suffix(".part")
+            save_file(tensors, beside)
+            os.replace(beside, path)
+        progress(f"hidden states of {first + len(chosen)} texts", (first + len(chosen)) / len(texts))
+    return paths
+
+
+def _states(model: LlamaModel, text: Text, points: tuple[int, ...]) -> torch.Tensor:
+    """[n, len(points) * hidden] fp16."""
+    taps = Taps(points)
+    tokens = text.token_ids
+    model.forward([Segment(model.new_cache(len(tokens)), tokens, 1)], taps=taps)
+    return taps.features(points, range(len(tokens))).half().cpu()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """A piece of one text."""
+
+    token_ids: torch.Tensor
+    """int64 [n]."""
+    states: torch.Tensor
+    """[n, points, hidden] fp16."""
+    num_prompt: int
+    """Of its tokens, those that the user wrote."""
+    text: Text
+
+
+def windows(texts: Sequence[Text], paths: Sequence[Path], columns: Sequence[int], size: int) -> list[Window]:
+    """All texts in pieces of at most `size` tokens, with the states of these points (by number) in memory."""
+    found = []
+    for shard, path in enumerate(paths):
+        with safe_open(path, framework="pt") as opened:
+            for i, text in enumerate(texts[shard * SHARD : (shard + 1) * SHARD]):
+                states = opened.get_tensor(str(i))
+                tokens = torch.tensor(text.token_ids)
+                hidden = states.shape[1] // 4
+                states = states.view(len(tokens), 4, hidden)[:, list(columns)].clone()
+                for start in range(0, len(tokens), size):
+                    part = slice(start, start + size)
+                    num_prompt = max(0, len(text.prompt_ids) - start)
+                    if len(tokens[part]) > 4:
+                        found.append(Window(tokens[part], states[part], num_prompt, text))
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Windows side by side, shorter ones filled up at the end."""
+
+    token_ids: torch.Tensor
+    """int64 [B, n]."""
+    states: torch.Tensor
+    """float32 [B, n, points, hidden]."""
+    mask: torch.Tensor
+    """bool [B, n]: True for real tokens."""
+
+
+def collate(chosen: Sequence[Window], device: torch.device) -> Batch:
+    pad = torch.nn.utils.rnn.pad_sequence
+    token_ids = pad([window.token_ids for window in chosen], batch_first=True)
+    states = pad([window.states for window in chosen], batch_first=True)
+    lengths = torch.tensor([len(window.token_ids) for window in chosen])
+    mask = torch.arange(token_ids.shape[1]) < lengths.unsqueeze(1)
+    return Batch(token_ids.to(device), states.to(device).float(), mask.to(device))

@@ -1,0 +1,127 @@
+"""What a head learns: its parameters, its loss, how often it is right, and the checkpoint that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from outrider.engine.drafters.eagle_tree import TOP_K
+from outrider.training.features import Batch
+
+#: Temperatures at which the overlap of draft and target law is reported.
+TEMPERATURES = (0.0, 0.5, 1.0)
+#: Steps that are evaluated.
+DEPTH = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Depth:
+    """Predictions of one draft step: which token follows."""
+
+    logits: torch.Tensor
+    """[m, D]."""
+    teacher: torch.Tensor
+    """[m, D]: the target's logits there, over the draft vocabulary."""
+    best: torch.Tensor
+    """int64 [m]: the target's likeliest token of all, as a draft id; -1 where it cannot be drafted."""
+    covered: torch.Tensor
+    """[m]: log of the target's probability, at temperature 1, of all tokens that can be drafted."""
+
+
+class Recipe(Protocol):
+    """One kind of head in training."""
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """Which of the cached points it reads; the last one is always the target's last state."""
+
+    @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """What is trained, by name in the checkpoint."""
+
+    def loss(self, batch: Batch) -> torch.Tensor: ...
+
+    def depths(self, batch: Batch) -> list[Depth]:
+        """Predictions at each depth when what was drafted before was right."""
+
+    def write(self, folder: Path, note: Mapping[str, Any], scores: Scores) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How a head does on texts that it was not trained on."""
+
+    ranks: tuple[tuple[float, ...], ...]
+    """[depth][rank]: how often its token of this rank is the target's likeliest."""
+    overlap: Mapping[float, tuple[float, ...]]
+    """By temperature and depth: the mean of sum min(draft, target), the acceptance of drawn drafts; at 0 the
+    agreement of the likeliest tokens."""
+    num_tokens: int
+
+    @property
+    def agreement(self) -> tuple[float, ...]:
+        return tuple(row[0] for row in self.ranks)
+
+    def accept_length(self, temperature: float, k: int) -> float:
+        """Of a chain of `k`, were acceptance at each depth independent."""
+        length, alive = 1.0, 1.0
+        for rate in self.overlap[temperature][:k]:
+            alive *= rate
+            length += alive
+        return length
+
+
+class Output:
+    """The target's output matrix over a draft vocabulary, frozen."""
+
+    def __init__(self, head: torch.Tensor, token_ids: torch.Tensor, embedding: torch.Tensor) -> None:
+        """head and embedding [V, hidden] float32; token_ids int64 [D]."""
+        self.embedding = embedding
+        self.token_ids = token_ids
+        self.whole = head
+        self.rows = head[token_ids]
+        self.draft_id = torch.full((head.shape[0],), -1, dtype=torch.long, device=head.device)
+        self.draft_id[token_ids] = torch.arange(len(token_ids), device=head.device)
+
+    def teacher(self, last: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """last [m, hidden] -> logits [m, D], best [m] and covered [m] as in `Depth`."""
+        whole = last @ self.whole.T
+        logits = whole[:, self.token_ids]
+        best = self.draft_id[whole.argmax(dim=-1)]
+        return logits, best, logits.logsumexp(dim=-1) - whole.logsumexp(dim=-1)
+
+
+def score(recipe: Recipe, batches: list[Batch], progress: Callable[[float], None] = lambda fraction: None) -> Scores:
+    """Over all batches; the overlap is of whole laws, since what cannot be drafted has no draft probability."""
+    right = torch.zeros(DEPTH, TOP_K, dtype=torch.double)
+    overlap = torch.zeros(len(TEMPERATURES), DEPTH, dtype=torch.double)
+    counts = torch.zeros(DEPTH, dtype=torch.double)
+    with torch.no_grad():
+        for number, batch in enumerate(batches):
+            for d, depth in enumerate(recipe.depths(batch)[:DEPTH]):
+                top = depth.logits.topk(min(TOP_K, depth.logits.shape[-1]), dim=-1).indices
+                right[d, : top.shape[1]] += (top == depth.best.unsqueeze(1)).sum(dim=0).cpu()
+                counts[d] += len(top)
+                for i, temperature in enumerate(TEMPERATURES):
+                    overlap[i, d] += float(_overlap(depth, temperature))
+            progress((number + 1) / len(batches))
+    used = int((counts > 0).sum())
+    right, overlap = (right / counts.clamp(min=1).unsqueeze(1))[:used], (overlap / counts.clamp(min=1))[:, :used]
+    return Scores(
+        tuple(tuple(row) for row in right.tolist()),
+        {t: tuple(overlap[i].tolist()) for i, t in enumerate(TEMPERATURES)},
+        int(counts[0]),
+    )
+
+
+def _overlap(depth: Depth, temperature: float) -> torch.Tensor:
+    if temperature == 0.0:
+        return (depth.logits.argmax(dim=-1) == depth.best).sum()
+    target = (depth.teacher / temperature).softmax(dim=-1)
+    # Colder laws have less mass outside than at temperature 1, so this is a lower bound there.
+    target = target * depth.covered.exp().unsqueeze(1)
+    return torch.minimum(target, (depth.logits / temperature).softmax(dim=-1)).sum()

@@ -1,0 +1,148 @@
+"""The training loop: batches for a time, and now and then all that a killed run needs to go on."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+
+from outrider.training.corpus import Progress
+from outrider.training.features import Batch, Window, collate
+from outrider.training.recipes import Recipe, Scores, score
+
+#: Gradients are cut to this value, after EAGLE's recipe.
+CLIP = 0.5
+WARM_UP = 0.05
+#: Times in a run that it is evaluated and saved.
+NUM_EVALUATIONS = 12
+#: Windows that are evaluated during the run; at its end all are.
+EVALUATED = 24
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """How long and how fast."""
+
+    seconds: float
+    """Of training, not counting data; what a killed run has used counts."""
+    learning_rate: float = 6e-4
+    batch_tokens: int = 1024
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class TrainState:
+    """Where a run is."""
+
+    step: int = 0
+    used_s: float = 0.0
+    num_tokens: int = 0
+    num_evaluated: int = 0
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    """Step and mean loss since the entry before."""
+    agreements: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
+    """Step and, by depth, how often the likeliest token was right on held-out texts."""
+
+
+class Trainer:
+    """One head, its optimiser, and where it is; goes on from `folder/state.pt` where that is there."""
+
+    def __init__(
+        self, recipe: Recipe, windows: Sequence[Window], folder: Path, settings: TrainSettings, device: torch.device
+    ) -> None:
+        self.recipe = recipe
+        self.state = TrainState()
+        self._held_out = [window for window in windows if window.text.is_held_out]
+        self._training = [window for window in windows if not window.text.is_held_out]
+        self._path = folder / "state.pt"
+        self._settings = settings
+        self._device = device
+        self._optimizer = torch.optim.AdamW(
+            recipe.parameters.values(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+        )
+        if self._path.is_file():
+            self._load()
+
+    def run(self, progress: Progress) -> Scores:
+        """Until the time is used up; the scores of all held-out windows."""
+        settings, state = self._settings, self.state
+        losses: list[float] = []
+        while state.used_s < settings.seconds:
+            started = time.monotonic()
+            losses.append(self._train(self._batch(state.step)))
+            state.step += 1
+            state.used_s += time.monotonic() - started
+            done = state.used_s / settings.seconds
+            if done >= (state.num_evaluated + 1) / NUM_EVALUATIONS:
+                self._evaluate(losses)
+                losses = []
+            loss = state.losses[-1][1] if state.losses else math.nan
+            rate = state.num_tokens / state.used_s
+            progress(f"step {state.step}, loss {loss:.3f}, {rate:.0f} tokens/s", min(done, 1.0))
+        if losses:
+            self._evaluate(losses)
+        return score(self.recipe, self._batches(self._held_out), lambda part: progress("held-out texts", part))
+
+    def _train(self, chosen: Sequence[Window]) -> float:
+        fraction = self.state.used_s / self._settings.seconds
+        warm = min(1.0, (fraction + 1e-3) / WARM_UP)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._settings.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0)))
+        loss = self.recipe.loss(collate(chosen, self._device))
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_value_(self.recipe.parameters.values(), CLIP)
+        self._optimizer.step()
+        self.state.num_tokens += sum(len(window.token_ids) for window in chosen)
+        return float(loss.detach())
+
+    def _batch(self, step: int) -> list[Window]:
+        """The same for the same step, so that a run that goes on sees what it would have seen."""
+        per_batch = self._per_batch
+        per_epoch = max(1, len(self._training) // per_batch)
+        order = list(range(len(self._training)))
+        random.Random(f"{self._settings.seed} {step // per_epoch}").shuffle(order)
+        first = step % per_epoch * per_batch
+        return [self._training[i] for i in order[first : first + per_batch]]
+
+    @property
+    def _per_batch(self) -> int:
+        longest = max(len(window.token_ids) for window in self._training)
+        return max(1, min(self._settings.batch_tokens // longest, len(self._training)))
+
+    def _batches(self, chosen: Sequence[Window]) -> list[Batch]:
+        size = self._per_batch
+        return [collate(chosen[i : i + size], self._device) for i in range(0, len(chosen), size)]
+
+    def _evaluate(self, losses: Sequence[float]) -> None:
+        state = self.state
+        state.losses.append((state.step, sum(losses) / len(losses)))
+        scores = score(self.recipe, self._batches(self._held_out[:EVALUATED]))
+        state.agreements.append((state.step, scores.agreement))
+        state.num_evaluated += 1
+        self._save()
+
+    def _save(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self._path.with_suffix(".part")
+        torch.save({
+            "state": json.dumps(asdict(self.state)), "optimizer": self._optimizer.state_dict(),
+            "parameters": {name: tensor.detach() for name, tensor in self.recipe.parameters.items()},
+        }, beside)  # fmt: skip
+        os.replace(beside, self._path)
+
+    def _load(self) -> None:
+        """A run killed between two evaluations goes on from the former."""
+        stored = torch.load(self._path, map_location=self._device, weights_only=True)
+        for name, tensor in self.recipe.parameters.items():
+            tensor.data.copy_(stored["parameters"][name])
+        self._optimizer.load_state_dict(stored["optimizer"])
+        fields = json.loads(stored["state"])
+        self.state = TrainState(**fields)
