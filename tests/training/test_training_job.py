@@ -39,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def data(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts of the target, of which some are held out."""
     folder = tmp_path_factory.mktemp("data")
-    Corpus(folder).extend(Engine(model, LIMITS), 14_000, 60.0, quiet)
+    Corpus(folder).extend(Engine(model, LIMITS), 6_000, 60.0, quiet)
     return folder
 
 

@@ -146,3 +146,5 @@ class Trainer:
         self._optimizer.load_state_dict(stored["optimizer"])
         fields = json.loads(stored["state"])
         self.state = TrainState(**fields)
+        self.state.losses = [(step, loss) for step, loss in self.state.losses]
+        self.state.agreements = [(step, tuple(rates)) for step, rates in self.state.agreements]

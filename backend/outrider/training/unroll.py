@@ -30,7 +30,7 @@ class UnrolledAttention:
         c, (num_rows, count) = self._config, self._shape
         heads = rotate(qkv, self._rotations).view(num_rows, count, -1, c.head_dim).transpose(1, 2)
         groups = c.num_heads // c.num_kv_heads
-        query, key, value = heads.split([c.num_heads, c.num_kv_heads, c.num_kv_heads], dim=1)
+        query, key, value = torch.split(heads, [c.num_heads, c.num_kv_heads, c.num_kv_heads], dim=1)
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         step = len(self._keys)
         self._keys.append(key)

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import mean
@@ -19,6 +20,9 @@ from outrider.config import DEFAULT_MODEL, cache_dir
 
 if TYPE_CHECKING:
     from outrider.engine.drafters import Drafter
+    from outrider.engine.drafters.draft_memory import DraftMemory
+    from outrider.engine.drafters.eagle import EagleDrafter, Shape
+    from outrider.engine.drafters.eagle_head import EagleHead
     from outrider.engine.engine import Engine
     from outrider.engine.sequence import GenerateRequest
     from outrider.speculation.proposal import Proposal
@@ -104,9 +108,7 @@ def heads(  # noqa: PLR0913 - one parameter per flag
 
 def _arms(engine: Engine, eagle: Sequence[Path], medusa: Path | None) -> Iterator[tuple[str, Make]]:
     from outrider.engine.drafters.draft_memory import DraftMemory
-    from outrider.engine.drafters.eagle import EagleDrafter, EagleSettings
     from outrider.engine.drafters.eagle_head import EagleHead
-    from outrider.engine.drafters.eagle_hybrid import HybridDrafter
     from outrider.engine.drafters.medusa import MedusaDrafter, MedusaHeads
 
     yield "ngram", engine.drafters.makers["ngram"]
@@ -116,21 +118,30 @@ def _arms(engine: Engine, eagle: Sequence[Path], medusa: Path | None) -> Iterato
             memory = DraftMemory(head, 2 * engine.context_length)
             name = ("eagle2" if head.kind == "eagle" else "eagle3") + suffix
 
-            def make(request: GenerateRequest, head=head, memory=memory, shape="dynamic") -> EagleDrafter:  # type: ignore[no-untyped-def]
-                return EagleDrafter(head, memory, request, EagleSettings(shape, head.accuracy))
-
-            yield f"{name} dynamic", make
-            if is_int8:
-                continue
-            for shape in ("chain", "static"):
-                yield f"{name} {shape}", lambda request, make=make, shape=shape: make(request, shape=shape)
-            yield f"{name} hybrid", lambda request, make=make: HybridDrafter(make(request), request.prompt_ids)
+            eagle_of = partial(_eagle, head, memory)
+            yield f"{name} dynamic", partial(eagle_of, "dynamic")
+            if not is_int8:
+                yield f"{name} chain", partial(eagle_of, "chain")
+                yield f"{name} static", partial(eagle_of, "static")
+                yield f"{name} hybrid", partial(_hybrid, partial(eagle_of, "dynamic"))
     if medusa is not None:
         for suffix, is_int8 in (("", False), (" int8", True)):
             all_heads = MedusaHeads(medusa, engine.model, is_int8=is_int8)
-            yield f"medusa{suffix} tree", lambda request, h=all_heads: MedusaDrafter(h, request)
+            yield f"medusa{suffix} tree", partial(MedusaDrafter, all_heads)
             if not is_int8:
-                yield "medusa chain", lambda request, h=all_heads: MedusaDrafter(h, request, is_chain=True)
+                yield "medusa chain", partial(MedusaDrafter, all_heads, is_chain=True)
+
+
+def _eagle(head: EagleHead, memory: DraftMemory, shape: Shape, request: GenerateRequest) -> EagleDrafter:
+    from outrider.engine.drafters.eagle import EagleDrafter, EagleSettings
+
+    return EagleDrafter(head, memory, request, EagleSettings(shape, head.accuracy))
+
+
+def _hybrid(make: Callable[[GenerateRequest], EagleDrafter], request: GenerateRequest) -> Drafter:
+    from outrider.engine.drafters.eagle_hybrid import HybridDrafter
+
+    return HybridDrafter(make(request), request.prompt_ids)
 
 
 def _cases(spec_bench: Path | None, max_tokens: int) -> Iterator[Case]:

@@ -10,7 +10,16 @@ import torch
 
 from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.eagle_head import EagleHead
-from outrider.engine.drafters.eagle_tree import MAX_DEPTH, TOP_K, USUAL_ACCURACY, Nodes, best_shape, grow, parents_of
+from outrider.engine.drafters.eagle_tree import (
+    MAX_DEPTH,
+    TOP_K,
+    USUAL_ACCURACY,
+    Nodes,
+    Ranks,
+    best_shape,
+    grow,
+    parents_of,
+)
 from outrider.engine.drafters.model_chain import MAX_CATCH_UP
 from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.sequence import GenerateRequest
@@ -156,7 +165,7 @@ class EagleDrafter:
         parents, nodes = parents_of(paths), Nodes()
         rows = _TreeRows(self._head, cache, self._num_read, self._last)
         assert self._last is not None
-        number = {(): -1}
+        number: dict[Ranks, int] = {(): -1}
         for depth in range(max(map(len, paths))):
             wanted = sorted({path[:-1] for path in paths if len(path) == depth + 1})
             above = [number[path] for path in wanted]

@@ -109,7 +109,7 @@ def _token_ids(
     else:
         return None
     if (
-        token_ids.unique().numel() != token_ids.numel()
+        len(set(token_ids.tolist())) < token_ids.numel()
         or not 0 <= int(token_ids.min()) <= int(token_ids.max()) < vocab_size
     ):
         raise ModelError(f"{folder}: the draft vocabulary names a token twice, or one that is not below {vocab_size}")

@@ -1,0 +1,95 @@
+"""Shapes of draft trees: grown by confidence or chosen by calibration, always the best of their size."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.engine.drafters.eagle_tree import MAX_DEPTH, TOP_K, Nodes, best_shape, grow, parents_of
+
+LOGITS = torch.randn(7, 9, generator=torch.Generator().manual_seed(1)) * 2
+
+
+def expand(frontier: list[int], nodes: Nodes) -> torch.Tensor:
+    """What follows depends on the last token only."""
+    return LOGITS[[nodes.tokens[node] % 7 for node in frontier]]
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 8, 16])
+def test_the_best_nodes_are_kept_with_their_ancestors(k: int) -> None:
+    """Scores are sums of log probabilities; the kept ones are the highest of all that were looked at."""
+    nodes = grow(LOGITS[0], expand, k)
+    kept = nodes.best(k)
+    assert len(kept) == k and kept == sorted(kept)
+    assert all(nodes.parents[node] in (-1, *kept) for node in kept)
+    worst = min(nodes.scores[node] for node in kept)
+    assert all(nodes.scores[node] <= worst for node in range(len(nodes.tokens)) if node not in kept)
+    laws = LOGITS.log_softmax(dim=-1)
+    for node in kept:
+        path, at = [], node
+        while at >= 0:
+            path.insert(0, nodes.tokens[at])
+            at = nodes.parents[at]
+        assert len(path) <= min(MAX_DEPTH, k)
+        states = [0, *(token % 7 for token in path)]
+        expected = sum(float(laws[state, token]) for state, token in zip(states, path, strict=False))
+        assert nodes.scores[node] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_tree_of_one_depth_and_width_is_the_whole_search() -> None:
+    """The likeliest pair of tokens is in it, wherever it begins among the likeliest first tokens."""
+    laws = LOGITS.log_softmax(dim=-1)
+    pairs = {
+        (a, b): float(laws[0, a] + laws[a % 7, b]) for a in laws[0].topk(TOP_K).indices.tolist() for b in range(9)
+    }
+    best = max(pairs, key=lambda pair: pairs[pair])
+    nodes = grow(LOGITS[0], expand, 8)
+    found = {(nodes.tokens[p], t) for t, p in zip(nodes.tokens, nodes.parents, strict=True) if p >= 0}
+    assert best in found
+
+
+def test_a_tree_that_is_not_reached_ends() -> None:
+    """Where the frontier is less likely than a draft step costs no further one is run."""
+    calls = []
+
+    def counting(frontier: list[int], nodes: Nodes) -> torch.Tensor:
+        calls.append(sum(math.exp(nodes.scores[node]) for node in frontier))
+        return expand(frontier, nodes)
+
+    grow(LOGITS[0], counting, 16)
+    chances = list(calls)
+    assert len(chances) == MAX_DEPTH - 1 and chances == sorted(chances, reverse=True)
+    calls.clear()
+    grow(LOGITS[0], counting, 16, min_gain=(chances[1] + chances[2]) / 2)
+    assert calls == chances[:2]
+
+
+accuracies = st.lists(
+    st.lists(st.floats(0.01, 0.9), min_size=2, max_size=3).map(lambda row: tuple(sorted(row, reverse=True))),
+    min_size=1, max_size=3,
+)  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(accuracies, st.integers(1, 8))
+def test_the_static_shape_is_the_likeliest_of_its_size(accuracy: list[tuple[float, ...]], k: int) -> None:
+    """No path outside it is likelier than one inside, parents come first, and it has as many as there are."""
+
+    def chance(path: tuple[int, ...]) -> float:
+        return math.prod(accuracy[depth][rank] for depth, rank in enumerate(path))
+
+    every = [
+        path
+        for depth in range(1, len(accuracy) + 1)
+        for path in itertools.product(*(range(len(row)) for row in accuracy[:depth]))
+    ]
+    shape = best_shape(accuracy, k)
+    assert len(shape) == len(set(shape)) == min(k, len(every))
+    outside = max((chance(path) for path in every if path not in shape), default=0.0)
+    assert all(chance(path) >= outside * (1 - 1e-9) for path in shape)
+    assert all(parent < node for node, parent in enumerate(parents_of(shape)))
