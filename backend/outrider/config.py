@@ -170,6 +170,6 @@ def inherited_environment() -> dict[str, str]:
 
 
 def packaged_data(name: str) -> Path:
-    """Folder `policies` or `workloads`: inside the wheel, or beside `backend/` in a source tree."""
+    """Folder `policies`, `workloads` or `heads`: inside the wheel, or beside `backend/` in a source tree."""
     inside = Path(__file__).parent / "data" / name
     return inside if inside.is_dir() else Path(__file__).parents[2] / name

@@ -22,6 +22,8 @@ TASKS: tuple[str, ...] = get_args(Task)
 Drafter = Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa"]
 DRAFTERS: tuple[str, ...] = get_args(Drafter)
 OFF: Literal["off"] = "off"
+#: Drafters whose drafts an engine of ours draws, those of heads from a temperature on.
+DRAWN_DRAFTERS = frozenset({"draft_model", "layer_skip", "eagle2", "eagle3", "medusa"})
 #: Largest number of draft tokens that a request may ask for per step.
 MAX_K = 16
 
@@ -216,7 +218,7 @@ class LaneAbility:
     ) -> LaneAbility:
         """An engine of ours with the drafters that it always has or those given; it honours any plan exactly."""
         ks = tuple(range(1, MAX_K + 1))
-        abilities = tuple(DrafterAbility(d, ks, is_sampled=d in ("draft_model", "layer_skip")) for d in drafters)
+        abilities = tuple(DrafterAbility(d, ks, is_sampled=d in DRAWN_DRAFTERS) for d in drafters)
         return cls(name, abilities, max_running=max_running, cost=cost or SMALL_CPU)
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from random_heads import write_random_heads
-from random_llama import write_random_llama
 from safetensors.torch import load_file
 from scipy import stats
 
@@ -20,16 +18,22 @@ from outrider.engine.drafters import FeatureDrafter
 from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.eagle import EagleDrafter, EagleSettings, Shape
 from outrider.engine.drafters.eagle_head import EagleHead
+from outrider.engine.drafters.eagle_hybrid import HybridDrafter
+from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.drafters.medusa import MedusaDrafter, MedusaHeads
 from outrider.engine.drafters.model_chain import MAX_CATCH_UP
 from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.info import ServerOptions, server_info
 from outrider.engine.model import LlamaModel
 from outrider.engine.sequence import GenerateRequest
 from outrider.engine.taps import Taps
-from outrider.policy.plan import Plan
+from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.runtimes.abilities import read_abilities
 from outrider.speculation.proposal import PointMass, Proposal, SampledChain, TopKTree
 from outrider.speculation.target import SamplingLaw
+from random_heads import write_random_heads
+from random_llama import write_random_llama
 
 PROMPT = tuple(itertools.chain.from_iterable(itertools.product(range(4), repeat=2)))
 SHAPES: dict[str, tuple[Shape, float, type[Proposal]]] = {
@@ -213,3 +217,39 @@ def test_typical_acceptance_has_another_law(toy_folder: Path, toy_heads: DraftOp
     engine = Engine(toy_folder, ROOMY, lossy)
     assert joint_law_p(engine, chain, "medusa", 1.2)[0] < 1e-9
     assert joint_law_p(engine, chain, "eagle2", 1.2)[0] > 1e-4
+
+
+def test_a_lossy_engine_claims_nothing_exactly(toy_folder: Path, toy_heads: DraftOptions) -> None:
+    """So that a workload which says `exact: true` never uses it; without the mode all is honoured."""
+    for is_lossy in (False, True):
+        drafting = DraftOptions(medusa=toy_heads.medusa, is_lossy=is_lossy)
+        options = ServerOptions(toy_folder, "toy", limits=ROOMY, drafting=drafting)
+        own = server_info(Engine(toy_folder, ROOMY, drafting), options)
+        abilities = read_abilities(own)
+        assert "medusa" in abilities.drafters and own["outrider"]["is_lossy"] is is_lossy
+        assert bool(abilities.surfaces) is not is_lossy
+
+
+def test_a_hybrid_looks_up_first(toy_folder: Path, toy_heads: DraftOptions) -> None:
+    """Where the text repeats itself look-up drafts, elsewhere the head; the text is that of plain decoding."""
+    engine = Engine(toy_folder, ROOMY, toy_heads)
+    head = EagleHead(toy_heads.eagle[0], engine.model)
+    memory, kinds, answers = DraftMemory(head, 4000), set[str](), list[tuple[int, ...]]()
+    for prompt in ((0, 1, 2, 3, 9, 8, 7), PROMPT):
+        for plan in (PLAN_OFF, Plan("eagle2", 4)):
+            one = GenerateRequest("a", prompt, SamplingLaw(0.9), 48, plan, seed=3)
+            eagle = EagleDrafter(head, memory, one, EagleSettings())
+            hybrid = HybridDrafter(eagle, prompt)
+            drafter = None if plan.is_off else GuardedDrafter(lambda hybrid=hybrid: hybrid, 64)
+            engine.add(one, drafter)
+            tokens: tuple[int, ...] = ()
+            while engine.has_work:
+                for output in engine.step():
+                    tokens += output.token_ids
+                    assert output.num_drafter_failures == 0
+                for sequence in engine.scheduler:
+                    if sequence.num_output and sequence.drafter is not None:
+                        kinds.add(type(sequence.propose()).__name__)
+            answers.append(tokens)
+    assert answers[0] == answers[1] and answers[2] == answers[3]
+    assert kinds >= {"TopKTree", "SampledChain"} and memory.num_reserved == 0

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from outrider.cli.console import run_async
-from outrider.config import DEFAULT_MODEL, cache_dir
+from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 
 
 def engine(  # noqa: PLR0913 - one parameter per flag
@@ -27,6 +27,7 @@ def engine(  # noqa: PLR0913 - one parameter per flag
     ] = None,
     eagle: Annotated[list[Path], typer.Option(help="Folder of an EAGLE or EAGLE-3 head; one of each.")] = [],  # noqa: B006 - typer copies it
     medusa: Annotated[Path | None, typer.Option(help="Folder of Medusa heads.")] = None,
+    shipped_heads: Annotated[bool, typer.Option(help="Use the heads that come with Outrider for this model.")] = True,
     int8: Annotated[bool, typer.Option(help="Draft model and heads with weights in 8 bits.")] = False,
     lossy_medusa: Annotated[
         bool, typer.Option(help="Accept Medusa's drafts by typical acceptance: LOSSY, it changes what is sampled.")
@@ -44,11 +45,13 @@ def engine(  # noqa: PLR0913 - one parameter per flag
     from outrider.engine.profile import layers_for, table_path
     from outrider.engine.pull import locate
     from outrider.engine.server import run
+    from outrider.engine.shipped import Heads, heads_for
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     folder = locate(model, cache_dir())
+    shipped = heads_for(folder, packaged_data("heads")) if shipped_heads else Heads()
     options = ServerOptions(
         model=folder,
         served_model_name=served_model_name or Path(model).name,
@@ -58,8 +61,8 @@ def engine(  # noqa: PLR0913 - one parameter per flag
         drafting=DraftOptions(
             locate(draft_model, cache_dir()) if draft_model else None,
             layers_for(folder, cache_dir(), layer_skip),
-            tuple(eagle),
-            medusa,
+            tuple(eagle) or shipped.eagle,
+            medusa or shipped.medusa,
             int8,
             lossy_medusa,
         ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from outrider.core import DRAFTERS, MAX_K, OFF, SMALL_CPU, SURFACES, DrafterAbility, LaneAbility
+from outrider.core import DRAFTERS, DRAWN_DRAFTERS, MAX_K, OFF, SMALL_CPU, SURFACES, DrafterAbility, LaneAbility
 from outrider.cost import ClosedCost, CostTable
 from outrider.profiles import SGLangSection, SpeculationSection, UrlSection
 from outrider.runtimes.dialects import GENERATE, MESSAGES, RESPONSES
@@ -28,8 +28,6 @@ _ALWAYS_EXACT: frozenset[str] = frozenset({"logit_bias", "grammar", "logprobs", 
 _NOT_OURS: frozenset[str] = frozenset({"logit_processor", "lora", "images"})
 #: Requests in one batch of a lane that does not say.
 _USUAL_RUNNING = 16
-#: Model drafters whose drafts an engine of ours draws.
-_DRAWN = frozenset({"draft_model", "layer_skip"})
 #: Rounds on an accelerator, where nothing was measured.
 _ACCELERATOR = ClosedCost()
 
@@ -259,7 +257,7 @@ def _drafters(makes: tuple[tuple[str, int, int], ...], *, is_embedded: bool) -> 
         DrafterAbility(
             drafter,
             tuple(range(least, most + 1)),
-            is_sampled=is_embedded and drafter in _DRAWN,
+            is_sampled=is_embedded and drafter in DRAWN_DRAFTERS,
             is_shared=not is_embedded and drafter == "ngram",
         )
         for drafter, least, most in makes

@@ -43,12 +43,13 @@ class DraftMemory:
     def max_bytes(self) -> int:
         return self.max_positions * self.bytes_per_token
 
-    def take(self, num_positions: int) -> SequenceCache | None:
-        """A cache of that size; None as long as others hold too much."""
+    def take(self, num_positions: int, num_scratch: int = 0) -> SequenceCache | None:
+        """A cache of that size; None as long as others hold too much. `num_scratch`: rows beside the text, which are
+        few and not counted."""
         if self.num_reserved + num_positions > self.max_positions:
             return None
         self.num_reserved += num_positions
-        return self._model.new_cache(num_positions)
+        return self._model.new_cache(num_positions + num_scratch)
 
     def give_back(self, num_positions: int) -> None:
         """The caller has dropped a cache of that size."""
