@@ -14,7 +14,8 @@ from outrider.engine.drafters.eagle_head import EagleHead
 from outrider.engine.drafters.medusa import MedusaHeads, read_medusa
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.model import LlamaModel
-from outrider.training.corpus import Corpus
+from outrider.errors import ModelError
+from outrider.training.corpus import Corpus, natural_texts
 from outrider.training.features import cache_features, collate, windows
 from outrider.training.job import Job, Kind, draft_vocabulary, output_for, recipe_for, run
 from outrider.training.prompts import HELD_OUT_EVERY, prompts
@@ -130,3 +131,18 @@ def test_the_draft_vocabulary_takes_what_occurs_first(data: Path) -> None:
     few = draft_vocabulary(texts, 10, 64)
     assert len(few) == len(set(few.tolist())) == 10 and few.tolist() == sorted(few.tolist())
     assert draft_vocabulary(texts, 100, 64).tolist() == list(range(64))
+
+
+def test_natural_text_comes_in_pieces_and_is_never_held_out(model: Path, tmp_path: Path) -> None:
+    """Files of a folder in order, up to a number of tokens; what is no text is refused by name."""
+    tokenizer = Engine(model, LIMITS).tokenizer
+    (tmp_path / "b.txt").write_text("B" * 700)
+    (tmp_path / "a.txt").write_text("A" * 300)
+    texts = natural_texts(tokenizer, tmp_path, 100_000)
+    assert [len(text.token_ids) for text in texts] == [256, 44, 256, 256, 188]
+    assert texts[0].token_ids[0] != texts[2].token_ids[0] and all(text.is_natural for text in texts)
+    assert not any(text.is_held_out for text in texts)
+    assert len(natural_texts(tokenizer, tmp_path, 500)) == 2
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ModelError, match=r"a\.txt cannot be read as text"):
+        natural_texts(tokenizer, tmp_path, 500)

@@ -25,6 +25,7 @@ Data = Annotated[
 ]
 Minutes = Annotated[float, typer.Option(min=0.1, help="For all of it: texts, states and training.")]
 NumTokens = Annotated[int, typer.Option(min=256, help="Tokens of texts at most.")]
+NaturalText = Annotated[Path | None, typer.Option("--text", help="Natural text to learn from first: file or folder.")]
 DraftVocab = Annotated[int, typer.Option(min=16, help="Tokens that the head can draft.")]
 
 
@@ -36,9 +37,10 @@ def eagle(
     minutes: Minutes = 90.0,
     num_tokens: NumTokens = 400_000,
     draft_vocab: DraftVocab = 8192,
+    text: NaturalText = None,
 ) -> None:
     """An EAGLE head, which drafts as `eagle2`."""
-    _train("eagle", out, model, data, (minutes, num_tokens, draft_vocab))
+    _train("eagle", out, model, data, (minutes, num_tokens, draft_vocab), text)
 
 
 @app.command()
@@ -49,9 +51,10 @@ def eagle3(
     minutes: Minutes = 90.0,
     num_tokens: NumTokens = 400_000,
     draft_vocab: DraftVocab = 8192,
+    text: NaturalText = None,
 ) -> None:
     """An EAGLE-3 head, which drafts as `eagle3`."""
-    _train("eagle3", out, model, data, (minutes, num_tokens, draft_vocab))
+    _train("eagle3", out, model, data, (minutes, num_tokens, draft_vocab), text)
 
 
 @app.command()
@@ -62,12 +65,15 @@ def medusa(
     minutes: Minutes = 90.0,
     num_tokens: NumTokens = 400_000,
     draft_vocab: DraftVocab = 8192,
+    text: NaturalText = None,
 ) -> None:
     """Medusa heads."""
-    _train("medusa", out, model, data, (minutes, num_tokens, draft_vocab))
+    _train("medusa", out, model, data, (minutes, num_tokens, draft_vocab), text)
 
 
-def _train(kind: Kind, out: Path, model: str, data: Path | None, sizes: tuple[float, int, int]) -> None:
+def _train(
+    kind: Kind, out: Path, model: str, data: Path | None, sizes: tuple[float, int, int], text: Path | None
+) -> None:
     from outrider.engine.pull import locate
     from outrider.training.job import Job, run
 
@@ -81,6 +87,7 @@ def _train(kind: Kind, out: Path, model: str, data: Path | None, sizes: tuple[fl
         minutes=minutes,
         num_tokens=num_tokens,
         draft_vocab=draft_vocab,
+        text=text,
         command=shlex.join(["outrider", *sys.argv[1:]]),
     )
     with progress_bar() as progress:

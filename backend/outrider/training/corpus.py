@@ -13,6 +13,8 @@ from pathlib import Path
 
 from outrider.engine.engine import Engine
 from outrider.engine.sequence import Finish, GenerateRequest
+from outrider.engine.tokenizer import Tokenizer
+from outrider.errors import ModelError
 from outrider.policy.plan import PLAN_OFF
 from outrider.speculation.target import SamplingLaw
 from outrider.training.prompts import TrainingPrompt, prompts
@@ -21,6 +23,8 @@ Progress = Callable[[str, float], None]
 #: Tokens of an answer at most, and answers written at once.
 MAX_ANSWER = 192
 BATCH = 32
+#: Tokens of a piece of natural text, and the number of the first one, beyond those of all prompts.
+PIECE, FIRST_NATURAL = 256, 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,11 @@ class Text:
     is_held_out: bool
     prompt_ids: tuple[int, ...]
     answer_ids: tuple[int, ...]
+
+    @property
+    def is_natural(self) -> bool:
+        """Whether people wrote it, and not the target."""
+        return self.index >= FIRST_NATURAL
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -93,6 +102,24 @@ class Corpus:
                 progress(f"the target writes: {count} tokens", _share(count, num_tokens, deadline, seconds))
         for rid in waiting:
             engine.abort(rid, Finish("abort"))
+
+
+def natural_texts(tokenizer: Tokenizer, path: Path, num_tokens: int) -> list[Text]:
+    """A file, or the files of a folder, in pieces of `PIECE` tokens, `num_tokens` in all at most: they are read ten
+    times faster than the target writes. No piece is held out: what counts is how its own text is drafted."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    found: list[Text] = []
+    for file in files:
+        try:
+            ids = tokenizer.encode(file.read_text(encoding="utf-8"), add_special_tokens=False)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(f"{file} cannot be read as text: {error}") from error
+        for start in range(0, len(ids), PIECE):
+            if len(found) * PIECE >= num_tokens:
+                return found
+            index = FIRST_NATURAL + len(found)
+            found.append(Text(index, "natural", 0.0, False, (), tuple(ids[start : start + PIECE])))
+    return found
 
 
 def _share(count: int, num_tokens: int, deadline: float, seconds: float) -> float:

@@ -17,13 +17,13 @@ from outrider.cost import cpu_name
 from outrider.engine.checkpoint import Weights
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.errors import ModelError
-from outrider.training.corpus import Corpus, Progress, Text
+from outrider.training.corpus import Corpus, Progress, Text, natural_texts
 from outrider.training.eagle import EagleRecipe
 from outrider.training.features import cache_features, windows
 from outrider.training.medusa import MedusaRecipe
 from outrider.training.plots import can_plot, plot
 from outrider.training.recipes import TEMPERATURES, Output, Recipe, Scores
-from outrider.training.train import Trainer, TrainSettings, TrainState
+from outrider.training.train import Trainer, TrainSettings, TrainState, is_started
 
 Kind = Literal["eagle", "eagle3", "medusa"]
 #: Of the whole time, what data and training take.
@@ -49,6 +49,8 @@ class Job:
     draft_vocab: int = 8192
     num_heads: int = 4
     """Of Medusa."""
+    text: Path | None = None
+    """Natural text to learn from first: a file, or a folder of files."""
     command: str = ""
     """How it was started, for the card."""
 
@@ -65,13 +67,17 @@ def run(job: Job, progress: Progress) -> Trained:
     """Killed at any moment and started again with the same folders, it goes on."""
     engine = Engine(job.model, EngineLimits(max_running=32, max_total_tokens=32768, context_length=None))
     corpus = Corpus(job.data)
-    corpus.extend(engine, job.num_tokens, 60 * job.minutes * DATA_SHARE, progress)
+    if not is_started(job.out / "run"):  # a head's texts do not change while it is trained
+        corpus.extend(engine, job.num_tokens, 60 * job.minutes * DATA_SHARE, progress)
     if not any(text.is_held_out for text in corpus.texts) or all(text.is_held_out for text in corpus.texts):
         raise ModelError(f"{corpus.path} has too few texts to train on some and keep others")
-    paths = cache_features(engine.model, corpus.texts, job.data / "states", progress)
-    output = output_for(job, engine, corpus.texts)
+    natural = [] if job.text is None else natural_texts(engine.tokenizer, job.text, job.num_tokens)
+    output = output_for(job, engine, [*corpus.texts, *natural])
     recipe = recipe_for(job, engine, output)
-    pieces = windows(corpus.texts, paths, recipe.columns, WINDOW)
+    pieces = []
+    for texts, name in ((corpus.texts, "states"), (natural, f"natural-{job.text and job.text.name}")):
+        paths = cache_features(engine.model, texts, job.data / name, progress)
+        pieces += windows(texts, paths, recipe.columns, WINDOW)
     settings = TrainSettings(60 * job.minutes * TRAIN_SHARE, RATES[job.kind])
     trainer = Trainer(recipe, pieces, job.out / "run", settings, engine.model.placement.device)
     scores = trainer.run(progress)

@@ -24,6 +24,9 @@ WARM_UP = 0.05
 NUM_EVALUATIONS = 12
 #: Windows that are evaluated during the run; at its end all are.
 EVALUATED = 24
+#: Share of the time after which natural text is left out: what the target writes itself matters most at the end.
+NATURAL_UNTIL = 0.5
+_STATE = "state.pt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,11 @@ class TrainState:
     """Step and, by depth, how often the likeliest token was right on held-out texts."""
 
 
+def is_started(folder: Path) -> bool:
+    """Whether a run goes on in this folder."""
+    return (folder / _STATE).is_file()
+
+
 class Trainer:
     """One head, its optimiser, and where it is; goes on from `folder/state.pt` where that is there."""
 
@@ -61,7 +69,7 @@ class Trainer:
         self.state = TrainState()
         self._held_out = [window for window in windows if window.text.is_held_out]
         self._training = [window for window in windows if not window.text.is_held_out]
-        self._path = folder / "state.pt"
+        self._path = folder / _STATE
         self._settings = settings
         self._device = device
         self._optimizer = torch.optim.AdamW(
@@ -104,13 +112,15 @@ class Trainer:
         return float(loss.detach())
 
     def _batch(self, step: int) -> list[Window]:
-        """The same for the same step, so that a run that goes on sees what it would have seen."""
-        per_batch = self._per_batch
-        per_epoch = max(1, len(self._training) // per_batch)
-        order = list(range(len(self._training)))
+        """All windows once, in an order that the seed decides, then again in another."""
+        pool, per_batch = self._training, self._per_batch
+        if self.state.used_s >= NATURAL_UNTIL * self._settings.seconds:
+            pool = [window for window in pool if not window.text.is_natural]
+        per_epoch = max(1, len(pool) // per_batch)
+        order = list(range(len(pool)))
         random.Random(f"{self._settings.seed} {step // per_epoch}").shuffle(order)
         first = step % per_epoch * per_batch
-        return [self._training[i] for i in order[first : first + per_batch]]
+        return [pool[i] for i in order[first : first + per_batch]]
 
     @property
     def _per_batch(self) -> int:
