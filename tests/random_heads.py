@@ -22,7 +22,7 @@ def random_head(target: Path, kind: Kind, tokens: Iterable[int] | None = None, s
     generator = torch.Generator().manual_seed(seed)
     tensors = {
         name: torch.ones(shape) if len(shape) == 1 and "norm" in name
-        else 0.2 * torch.randn(shape, generator=generator).half().float()
+        else (0.2 * torch.randn(shape, generator=generator)).half().float()
         for name, shape in config.shapes.items()
     }  # fmt: skip
     return HeadCheckpoint(config, tensors, token_ids)
@@ -33,7 +33,7 @@ def random_medusa(target: Path, tokens: Iterable[int] | None = None) -> MedusaCh
     generator = torch.Generator().manual_seed(1)
     tensors = {}
     for i in range(NUM_MEDUSA):
-        tensors[f"{i}.0.linear.weight"] = 0.1 * torch.randn(hidden, hidden, generator=generator).half().float()
+        tensors[f"{i}.0.linear.weight"] = (0.1 * torch.randn(hidden, hidden, generator=generator)).half().float()
         tensors[f"{i}.0.linear.bias"] = torch.zeros(hidden)
     token_ids = None if tokens is None else torch.tensor(list(tokens))
     return MedusaCheckpoint(tensors, token_ids, usual_accuracy(NUM_MEDUSA))

@@ -163,8 +163,8 @@ def test_the_first_draft_follows_from_the_weights(folder: Path, target: LlamaMod
 
 
 def joint_law_p(engine: Engine, chain: np.ndarray, drafter: str, temperature: float) -> tuple[float, float]:
-    """p-value of a G-test of three successive tokens, and drafts accepted a step; no request has a seed."""
-    num_samples, counts, accepted, steps = 1000, Counter[tuple[int, ...]](), 0, 0
+    """p-value of a G-test of two successive tokens, and drafts accepted a step; no request has a seed."""
+    num_samples, counts, accepted, steps = 400, Counter[tuple[int, ...]](), 0, 0
     for seed in range(num_samples):
         law = SamplingLaw(temperature)
         engine.add(GenerateRequest(str(seed), PROMPT, law, 4, Plan(drafter, 4), seed, is_seeded=False))
@@ -176,11 +176,11 @@ def joint_law_p(engine: Engine, chain: np.ndarray, drafter: str, temperature: fl
             if output.stats is not None:
                 accepted += output.stats.num_accepted
                 steps += output.stats.num_verify_steps
-    counts.update(answer[1:] for answer in tokens.values())
+    counts.update(answer[1:3] for answer in tokens.values())
     law_at = chain_law(chain, temperature)
-    cells = list(itertools.product(range(4), repeat=3))
+    cells = list(itertools.product(range(4), repeat=2))
     start = law_at[PROMPT[-1], :4]
-    expected = [float(start @ law_at[:4, a]) * law_at[a, b] * law_at[b, c] * num_samples for a, b, c in cells]
+    expected = [float(start @ law_at[:4, a]) * law_at[a, b] * num_samples for a, b in cells]
     observed = [counts[cell] for cell in cells]
     assert sum(observed) == num_samples
     test = stats.power_divergence(observed, expected, lambda_="log-likelihood")
@@ -215,7 +215,7 @@ def test_typical_acceptance_has_another_law(toy_folder: Path, toy_heads: DraftOp
     """The lossy mode is what it says; greedy requests and other drafters stay exact under it."""
     lossy = DraftOptions(eagle=toy_heads.eagle, medusa=toy_heads.medusa, is_lossy=True)
     engine = Engine(toy_folder, ROOMY, lossy)
-    assert joint_law_p(engine, chain, "medusa", 1.2)[0] < 1e-9
+    assert joint_law_p(engine, chain, "medusa", 1.2)[0] < 1e-4
     assert joint_law_p(engine, chain, "eagle2", 1.2)[0] > 1e-4
 
 

@@ -40,8 +40,7 @@ class UnrolledAttention:
         for i in range(1, step + 1):
             own = (query * self._keys[i].roll(step - i, dims=2)).sum(dim=-1, keepdim=True)
             columns.append(own)
-        # Positions before the chain's beginning have no text to see; a zero keeps their softmax finite.
-        weights = torch.cat(columns, dim=-1).mul(c.head_dim**-0.5).softmax(dim=-1).nan_to_num()
+        weights = torch.cat(columns, dim=-1).mul(c.head_dim**-0.5).softmax(dim=-1)
         out = weights[..., :count] @ self._values[0]
         for i in range(1, step + 1):
             out = out + weights[..., count + i - 1].unsqueeze(-1) * self._values[i].roll(step - i, dims=2)
