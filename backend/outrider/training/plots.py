@@ -32,7 +32,7 @@ def plot(state: TrainState, path: Path) -> None:
     figure.savefig(path, dpi=100)
 
 
-def heat_map(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def draw_heat_map(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Rows of tasks and temperatures, columns of drafters, accept lengths as colours and numbers."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -75,8 +75,11 @@ def heads(  # noqa: PLR0913 - one parameter per flag
     from outrider.cli.bench import print_rows
     from outrider.engine.engine import Engine, EngineLimits
     from outrider.engine.pull import locate
+    from outrider.training.plots import can_plot, draw_heat_map
     from outrider.workloads.conditions import conditions
 
+    if heat_map is not None and not can_plot():
+        raise typer.BadParameter("needs matplotlib: pip install 'outrider[plots]'", param_hint="--heat-map")
     engine = Engine(locate(model, cache_dir()), EngineLimits())
     arms = dict(_arms(engine, eagle, medusa))
     settings = [SETTING_OFF]
@@ -101,9 +104,7 @@ def heads(  # noqa: PLR0913 - one parameter per flag
         data = {"conditions": stated, "tables": tables, "samples": [sample.as_dict() for sample in samples]}
         json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     if heat_map is not None:
-        from outrider.training.plots import heat_map as draw
-
-        draw(_grid(measured), heat_map)
+        draw_heat_map(_grid(measured), heat_map)
 
 
 def _arms(engine: Engine, eagle: Sequence[Path], medusa: Path | None) -> Iterator[tuple[str, Make]]:
