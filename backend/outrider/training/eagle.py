@@ -20,21 +20,26 @@ from outrider.training.unroll import UnrolledAttention
 #: Weight of the token loss beside that of the states, and of each later unrolled step against the one before.
 TOKEN_WEIGHT = 0.1
 STEP_DECAY = 0.8
+#: Draft steps that training unrolls, by kind of head.
+UNROLLED: Mapping[str, int] = {"eagle": 2, "eagle3": 3}
 #: Uniform noise of this size is added to the target's states, which drafts only guess.
 NOISE = 0.1
+_QKV = ("q_proj", "k_proj", "v_proj")
 
 
 class EagleRecipe:
     """After EAGLE (arXiv 2401.15077): smooth L1 of the next state and cross-entropy of its token; and EAGLE-3
     (arXiv 2503.01840): cross-entropy only, three of the target's layers, a draft vocabulary with its own matrix."""
 
-    def __init__(self, kind: Kind, target: ModelConfig, weights: Weights, output: Output, num_unrolled: int) -> None:
+    def __init__(
+        self, kind: Kind, target: ModelConfig, weights: Weights, output: Output, residual_rms: float
+    ) -> None:
         self._output = output
         self._embedding = output.embedding
         self._config = config_for(target, kind, len(output.token_ids))
-        self._num_unrolled = num_unrolled
+        self._num_unrolled = UNROLLED[kind]
         self._generator = torch.Generator(output.rows.device).manual_seed(0)
-        start = initial(self._config, target, weights, output)
+        start = initial(self._config, target, weights, output, residual_rms)
         self._tensors = {name: tensor.to(output.rows.device).requires_grad_() for name, tensor in start.items()}
 
     @property
@@ -54,7 +59,9 @@ class EagleRecipe:
                 law = (goal @ self._output.rows.T).softmax(dim=-1)
             part = -(law * logits.log_softmax(dim=-1)).sum(dim=-1).mean()
             if self._config.kind == "eagle":
-                part = TOKEN_WEIGHT * part + F.smooth_l1_loss(states, goal)
+                # In units of their usual size, which differs from model to model.
+                size = goal.square().mean().sqrt()
+                part = TOKEN_WEIGHT * part + F.smooth_l1_loss(states / size, goal / size)
             total = total + STEP_DECAY**step * part
         return total
 
@@ -104,29 +111,52 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     return Linear(lambda x: F.linear(x, weight, bias), weight.nbytes)
 
 
-def initial(config: HeadConfig, target: ModelConfig, weights: Weights, output: Output) -> dict[str, torch.Tensor]:
-    """The target's last layer where shapes agree; it takes in at first the state (of EAGLE-3 the high one)."""
-    hidden, generator = target.hidden_size, torch.Generator().manual_seed(0)
+def initial(
+    config: HeadConfig, target: ModelConfig, weights: Weights, output: Output, residual_rms: float
+) -> dict[str, torch.Tensor]:
+    """The target's last layer, applied once more to its states, so that a head starts near what it is to guess.
+
+    An EAGLE head's states are those after the last norm, of another scale than what the layer knows; `residual_rms`,
+    the usual size of what the layer adds to, converts them. EAGLE-3's start from the high states, which have it.
+    """
+    hidden = target.hidden_size
     last = f"model.layers.{target.num_layers - 1}."
-    tensors: dict[str, torch.Tensor] = {}
+    last_norm = weights.take("model.norm.weight", hidden)
+    in_norm = weights.take(f"{last}input_layernorm.weight", hidden)
+    is_three = config.kind == "eagle3"
+    generator = torch.Generator().manual_seed(0)
+    # A norm's weight may be tiny, and what is divided by it then counts for nothing.
+    inverse = last_norm / (last_norm.square() + 1e-2)
+    tensors = {
+        "fc.bias": torch.zeros(hidden),
+        "lm_head.weight": output.rows.cpu().clone(),
+        "norm.weight": last_norm,
+        "hidden_norm.weight": in_norm,
+        "input_layernorm.weight": torch.ones(hidden),
+    }
+    scales: dict[str, torch.Tensor] = {
+        "o_proj": (last_norm / residual_rms).unsqueeze(1),
+        "down_proj": (last_norm / residual_rms).unsqueeze(1),
+        "weight": inverse * last_norm.square().mean().sqrt(),
+        **dict.fromkeys(_QKV, in_norm * inverse),
+    }
+    found: dict[str, torch.Tensor] = {}
     for name, shape in config.shapes.items():
         inner = name.removeprefix("midlayer.").removeprefix("layers.0.")
-        if name == "fc.weight":
-            tensor = 0.02 * torch.randn(shape, generator=generator)
-            tensor[:, -hidden:] += torch.eye(hidden)
-        elif name == "fc.bias":
-            tensor = torch.zeros(shape)
-        elif name == "lm_head.weight":
-            tensor = output.rows.cpu().clone()
-        elif name == "norm.weight":
-            tensor = weights.take("model.norm.weight", hidden)
-        elif inner == "hidden_norm.weight" or inner == "input_layernorm.weight":
-            tensor = torch.ones(shape)
-        elif config.kind == "eagle3" and inner.split(".")[1] in ("q_proj", "k_proj", "v_proj"):
-            # They take in the embedding and the state side by side.
-            tensor = 0.02 * torch.randn(shape, generator=generator)
-            tensor[:, hidden:] += weights.take(last + inner, shape[0], hidden)
+        part = inner.split(".")[1]  # "weight" for the norm after attention
+        if inner in tensors:
+            found[name] = tensors[inner].float().contiguous()
+            continue
+        if inner == "fc.weight":
+            own = torch.eye(hidden)
         else:
-            tensor = weights.take(last + inner, *shape)
-        tensors[name] = tensor.float().contiguous()
-    return tensors
+            rest = (hidden,) if part in _QKV else shape[1:]
+            own = weights.take(last + inner, shape[0], *rest)
+            own = own if is_three else own * scales.get(part, torch.ones(()))
+        # Of an embedding, or of lower layers, and the state side by side only the state counts at first.
+        noise = (0.02 if is_three else 0.1) * torch.randn(shape, generator=generator)
+        if noise.shape != own.shape:
+            noise[:, -hidden:] = own
+            own = noise
+        found[name] = own.float().contiguous()
+    return found

@@ -51,6 +51,13 @@ def _states(model: LlamaModel, text: Text, points: tuple[int, ...]) -> torch.Ten
     return taps.features(points, range(len(tokens))).half().cpu()
 
 
+def residual_rms(path: Path, hidden_size: int) -> float:
+    """The usual size of the high layer's states in this file: what late layers add to."""
+    with safe_open(path, framework="pt") as opened:
+        states = opened.get_tensor("0").float().view(-1, 4, hidden_size)[:, 2]
+    return float(states.square().mean(dim=-1).sqrt().median())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """A piece of one text."""

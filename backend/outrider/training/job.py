@@ -19,7 +19,7 @@ from outrider.engine.engine import Engine, EngineLimits
 from outrider.errors import ModelError
 from outrider.training.corpus import Corpus, Progress, Text, natural_texts
 from outrider.training.eagle import EagleRecipe
-from outrider.training.features import cache_features, windows
+from outrider.training.features import cache_features, residual_rms, windows
 from outrider.training.medusa import MedusaRecipe
 from outrider.training.plots import can_plot, plot
 from outrider.training.recipes import TEMPERATURES, Output, Recipe, Scores
@@ -28,8 +28,6 @@ from outrider.training.train import Trainer, TrainSettings, TrainState, is_start
 Kind = Literal["eagle", "eagle3", "medusa"]
 #: Of the whole time, what data and training take.
 DATA_SHARE, TRAIN_SHARE = 0.35, 0.5
-#: Draft steps that training unrolls, by kind of head.
-UNROLLED: Mapping[str, int] = {"eagle": 2, "eagle3": 3}
 RATES: Mapping[str, float] = {"eagle": 6e-4, "eagle3": 6e-4, "medusa": 1e-3}
 WINDOW = 256
 
@@ -73,11 +71,12 @@ def run(job: Job, progress: Progress) -> Trained:
         raise ModelError(f"{corpus.path} has too few texts to train on some and keep others")
     natural = [] if job.text is None else natural_texts(engine.tokenizer, job.text, job.num_tokens)
     output = output_for(job, engine, [*corpus.texts, *natural])
-    recipe = recipe_for(job, engine, output)
-    pieces = []
-    for texts, name in ((corpus.texts, "states"), (natural, f"natural-{job.text and job.text.name}")):
-        paths = cache_features(engine.model, texts, job.data / name, progress)
-        pieces += windows(texts, paths, recipe.columns, WINDOW)
+    paths = cache_features(engine.model, corpus.texts, job.data / "states", progress)
+    recipe = recipe_for(job, engine, output, residual_rms(paths[0], engine.model.config.hidden_size))
+    pieces = windows(corpus.texts, paths, recipe.columns, WINDOW)
+    if job.text is not None:
+        paths = cache_features(engine.model, natural, job.data / f"natural-{job.text.name}", progress)
+        pieces += windows(natural, paths, recipe.columns, WINDOW)
     settings = TrainSettings(60 * job.minutes * TRAIN_SHARE, RATES[job.kind])
     trainer = Trainer(recipe, pieces, job.out / "run", settings, engine.model.placement.device)
     scores = trainer.run(progress)
@@ -108,10 +107,10 @@ def output_for(job: Job, engine: Engine, texts: Sequence[Text]) -> Output:
     return Output(head, token_ids.to(device), embedding)
 
 
-def recipe_for(job: Job, engine: Engine, output: Output) -> Recipe:
+def recipe_for(job: Job, engine: Engine, output: Output, residual: float = 1.0) -> Recipe:
     if job.kind == "medusa":
         return MedusaRecipe(output, job.num_heads)
-    return EagleRecipe(job.kind, engine.model.config, Weights(job.model), output, UNROLLED[job.kind])
+    return EagleRecipe(job.kind, engine.model.config, Weights(job.model), output, residual)
 
 
 def _note(job: Job, corpus: Corpus, state: TrainState, scores: Scores) -> dict[str, Any]:
