@@ -22,7 +22,7 @@ def test_a_head_is_trained_and_measured(tmp_path: Path) -> None:
     """Every way to draft has a row for each temperature; greedy texts are those of plain decoding."""
     model, out, data = tmp_path / "llama", tmp_path / "head", tmp_path / "data"
     write_random_llama(model, num_layers=4)
-    sizes = ("--minutes", "0.1", "--num-tokens", "3000", "--draft-vocab", "64")
+    sizes = ("--minutes", "0.1", "--num-tokens", "1500", "--draft-vocab", "64")
     shown = outrider("train", "eagle", "--model", str(model), "--out", str(out), "--data", str(data), *sizes)
     assert "agreement by depth" in shown and "accept length at k=4 and T 0.0" in shown
     has_plots = importlib.util.find_spec("matplotlib") is not None

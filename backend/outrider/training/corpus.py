@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from outrider.engine.engine import Engine
-from outrider.engine.sequence import Finish, GenerateRequest
+from outrider.engine.sequence import GenerateRequest
 from outrider.engine.tokenizer import Tokenizer
 from outrider.errors import ModelError
 from outrider.policy.plan import PLAN_OFF
@@ -78,7 +78,8 @@ class Corpus:
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
     def extend(self, engine: Engine, num_tokens: int, seconds: float, progress: Progress, seed: int = 0) -> None:
-        """Let the target answer prompts that have no answer yet, until there are so many tokens or time is up."""
+        """Let the target answer prompts that have no answer yet, until there are so many tokens or time is up;
+        answers that were begun are finished."""
         deadline, before = time.monotonic() + seconds, self.num_tokens
         done = {text.index for text in self.texts}
         source = (prompt for prompt in prompts(seed) if prompt.index not in done)
@@ -86,8 +87,8 @@ class Corpus:
         waiting: dict[str, tuple[TrainingPrompt, tuple[int, ...]]] = {}
         answers: dict[str, tuple[int, ...]] = {}
         with self.path.open("a", encoding="utf-8") as file:
-            while count < num_tokens and time.monotonic() < deadline:
-                for prompt in islice(source, BATCH - len(waiting)):
+            while (is_open := count < num_tokens and time.monotonic() < deadline) or waiting:
+                for prompt in islice(source, BATCH - len(waiting) if is_open else 0):
                     request = _request(engine, prompt)
                     waiting[request.rid] = prompt, request.prompt_ids
                     engine.add(request)
@@ -100,8 +101,6 @@ class Corpus:
                         file.flush()
                         count += len(text.token_ids)
                 progress(f"the target writes: {count} tokens", _share(count, num_tokens, deadline, seconds))
-        for rid in waiting:
-            engine.abort(rid, Finish("abort"))
 
 
 def natural_texts(tokenizer: Tokenizer, path: Path, num_tokens: int) -> list[Text]:
