@@ -30,7 +30,7 @@ def test_a_head_is_trained_and_measured(tmp_path: Path) -> None:
     json_file, picture = tmp_path / "bench.json", tmp_path / "map.png"
     options = ("--heat-map", str(picture)) if has_plots else ()
     outrider(
-        "bench", "heads", "--model", str(model), "--eagle", str(out), "--minutes", "0.05", "--max-tokens", "12",
+        "bench", "heads", "--model", str(model), "--eagle", str(out), "--minutes", "0.1", "--max-tokens", "12",
         "--json", str(json_file), *options,
     )  # fmt: skip
     assert picture.is_file() is has_plots

@@ -21,7 +21,7 @@ from outrider.training.unroll import UnrolledAttention
 TOKEN_WEIGHT = 0.1
 STEP_DECAY = 0.8
 #: Draft steps that training unrolls, by kind of head.
-UNROLLED: Mapping[str, int] = {"eagle": 2, "eagle3": 3}
+UNROLLED: Mapping[str, int] = {"eagle": 3, "eagle3": 3}
 #: Uniform noise of this size is added to the target's states, which drafts only guess.
 NOISE = 0.1
 _QKV = ("q_proj", "k_proj", "v_proj")
