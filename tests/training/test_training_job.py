@@ -85,7 +85,7 @@ def test_unrolled_steps_are_those_of_drafting(model: Path, data: Path, tmp_path:
             tensor.add_(0.05 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(2)))
             tensor.copy_(tensor.half().float())
     paths = cache_features(engine.model, texts, tmp_path / "states", quiet)
-    window = windows(texts, paths, recipe.columns, 48)[0]
+    window = replace(windows(texts, paths, recipe.columns, 48)[0], num_prompt=0)
     batch = collate([window], torch.device("cpu"))
     with torch.no_grad():
         depths = recipe.depths(batch)

@@ -68,8 +68,9 @@ class EagleRecipe:
     def depths(self, batch: Batch) -> list[Depth]:
         found = []
         for _, logits, keep in self._steps(batch, DEPTH, is_noisy=False):
-            goal = batch.states[:, :, -1].roll(-1, dims=1)[keep]
-            found.append(Depth(logits, *self._output.teacher(goal)))
+            is_judged = batch.answer.roll(-2, dims=1)[keep]
+            goal = batch.states[:, :, -1].roll(-1, dims=1)[keep][is_judged]
+            found.append(Depth(logits[is_judged], *self._output.teacher(goal)))
         return found
 
     def _steps(

@@ -99,6 +99,8 @@ class Batch:
     """float32 [B, n, points, hidden]."""
     mask: torch.Tensor
     """bool [B, n]: True for real tokens."""
+    answer: torch.Tensor
+    """bool [B, n]: True for tokens of an answer, by which heads are judged: a chat template is easy to guess."""
 
 
 def collate(chosen: Sequence[Window], device: torch.device) -> Batch:
@@ -107,4 +109,6 @@ def collate(chosen: Sequence[Window], device: torch.device) -> Batch:
     states = pad([window.states for window in chosen], batch_first=True)
     lengths = torch.tensor([len(window.token_ids) for window in chosen])
     mask = torch.arange(token_ids.shape[1]) < lengths.unsqueeze(1)
-    return Batch(token_ids.to(device), states.to(device).float(), mask.to(device))
+    first = torch.tensor([window.num_prompt for window in chosen]).unsqueeze(1)
+    answer = mask & (torch.arange(token_ids.shape[1]) >= first)
+    return Batch(token_ids.to(device), states.to(device).float(), mask.to(device), answer.to(device))

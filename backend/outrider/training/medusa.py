@@ -51,7 +51,7 @@ class MedusaRecipe:
     def depths(self, batch: Batch) -> list[Depth]:
         last, found = batch.states[:, :, -1], []
         for i in range(self._num_heads):
-            keep = self._keep(batch, i)
+            keep = self._keep(batch, i) & batch.answer.roll(-2 - i, dims=1)
             goal = last.roll(-1 - i, dims=1)[keep]
             found.append(Depth(self._logits(last[keep], i), *self._output.teacher(goal)))
         return found

@@ -46,7 +46,7 @@ class Recipe(Protocol):
     def loss(self, batch: Batch) -> torch.Tensor: ...
 
     def depths(self, batch: Batch) -> list[Depth]:
-        """Predictions at each depth when what was drafted before was right."""
+        """Predictions of answers' tokens at each depth when what was drafted before was right."""
 
     def write(self, folder: Path, note: Mapping[str, Any], scores: Scores) -> None: ...
 
