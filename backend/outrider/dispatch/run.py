@@ -20,6 +20,8 @@ from outrider.runtimes.client import LaneAnswer, LaneClient, lane_call
 DEADLINE = "x-outrider-deadline-ms"
 #: A pause between two events that a reader notices.
 SLOW_GAP_S = 0.5
+#: By then a request is on its way, and the lane has not answered yet.
+_SENT_S = 0.001
 #: Said in the report when the lane's counts cannot be believed.
 CONTRADICTION = "the lane's statistics contradict themselves"
 
@@ -40,6 +42,7 @@ class Run:
     counts_proposed: bool = True
     """Whether the lane's count of proposed drafts can be believed."""
     _last_event_s: float = 0.0
+    _decided: tuple[str, ...] | None = None
 
     @property
     def plan(self) -> Plan:
@@ -54,6 +57,7 @@ class Run:
             call.path, call.raw, self.plan, model=model, is_stream=call.is_stream, headers=self._headers()
         )
         answer = self.client.open(self.lane, self.url, attempt)
+        asyncio.get_running_loop().call_later(_SENT_S, self._explain)
         return answer if call.claim.deadline_s is None else self._open_in_time(answer)
 
     @asynccontextmanager
@@ -104,6 +108,12 @@ class Run:
         """The request ends with this error, whether or not the client could be told by a status."""
         self.outcome.status, self.outcome.error_code = error.status, error.code
 
+    def _explain(self) -> tuple[str, ...]:
+        """The decision in words. They take time to write, which costs nothing while the lane works."""
+        if self._decided is None:
+            self._decided = self.decision.reasons
+        return self._decided
+
     def report(self) -> Report:
         """The answer's `outrider` object, as far as it is known now."""
         call, decision = self.call, self.decision
@@ -116,7 +126,7 @@ class Run:
             workload=decision.workload,
             rule=decision.rule,
             task=decision.features.task,
-            reasons=[*decision.reasons, *self.reasons],
+            reasons=[*self._explain(), *self.reasons],
             inputs=self._inputs() if call.hints.verbose else None,
         )
 

@@ -23,7 +23,7 @@ _STREAM_HEADERS = {
 }
 
 
-async def relay_body(run: Run) -> web.Response:
+async def relay_body(request: web.Request, run: Run) -> web.StreamResponse:
     """The whole answer with the report in it. Raises what the lane reports as failed, and LaneFailed."""
     async with run.open() as answer:
         async with run.within_deadline():
@@ -37,9 +37,12 @@ async def relay_body(run: Run) -> web.Response:
     counts = [count for body in bodies if (count := dialect.completion_tokens(body)) is not None]
     run.outcome.num_completion_tokens = sum(counts) if counts else None
     shown = with_report(run, without_stats(run, raw, bodies[0]) or raw)
-    run.succeed()
     headers = {"Content-Type": "application/json"} | passed_headers(answer.headers)
-    return web.Response(body=shown, headers=headers)
+    response = web.Response(body=shown, headers=headers)
+    await response.prepare(request)  # here, so that nobody waits for what is done after a request
+    await response.write_eof()
+    run.succeed()
+    return response
 
 
 async def relay_stream(request: web.Request, run: Run) -> web.StreamResponse:

@@ -72,7 +72,7 @@ class Routes:
         async with self._dispatcher.run(call) as run:
             limits = {} if call.key is None else call.key.headers()
             request[ALWAYS_HEADERS] = plan_headers(run) | limits
-            return await relay_stream(request, run) if call.is_stream else await relay_body(run)
+            return await relay_stream(request, run) if call.is_stream else await relay_body(request, run)
 
     async def _read_call(self, request: web.Request) -> Call:
         arrived_at_s = time.monotonic()
@@ -106,6 +106,8 @@ class Routes:
         limit, limit_s = self._server.max_body_bytes, self._server.body_timeout_s
         if (request.content_length or 0) > limit:
             raise BodyTooLarge(f"the body has {request.content_length} bytes, the limit is {limit}")
+        if request.content.is_eof():
+            return await request.read()
         try:
             async with asyncio.timeout(limit_s):
                 return await request.read()

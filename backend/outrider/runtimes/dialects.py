@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import orjson
@@ -178,8 +179,13 @@ def dialect_of(path: str) -> Dialect:
 
 def _with_plan(raw: bytes, plan: Plan) -> bytes:
     """`custom_params` of the object `raw`, with the plan in it."""
-    ours = {"outrider": orjson.dumps(plan.to_wire())}
-    return splice_inside(raw, "custom_params", set(ours), ours)
+    ours = {"outrider": _wire_plan(plan)}
+    return splice_inside(raw, "custom_params", ours.keys(), ours)
+
+
+@lru_cache(maxsize=256)
+def _wire_plan(plan: Plan) -> bytes:
+    return orjson.dumps(plan.to_wire())
 
 
 def _spliced(raw: bytes, add: Mapping[str, bytes], model: str | None) -> bytes:
