@@ -15,7 +15,7 @@ from outrider.policy.plan import Plan
 from outrider.policy.rounds import Rounds
 
 #: Layout of the state.
-VERSION = 1
+VERSION = 2
 #: Speculation may make a workload at most this much slower than plain decoding, tries included.
 MAX_SLOWDOWN = 0.05
 #: Of that, what tries may use up.
@@ -88,7 +88,8 @@ class Ledger:
     """One workload's decisions, and what its speculation has cost against plain decoding."""
 
     num_decided: int = 0
-    num_control: int = 0
+    control_due: float = 0.0
+    """What requests that speculation was expected to gain for have earned of a plain one; at 1 it is due."""
     next_try: int = 0
     """The decision from which the next try is counted."""
     plain_s: float = 0.0

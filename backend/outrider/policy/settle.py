@@ -124,9 +124,11 @@ class Settler:
         plain, best = known
         # Where speculation gains much a plain answer costs much, so there are fewer: the share is one of time.
         control = limits.control * plain.rate / best.rate
-        if best.k and ledger.num_control + 1 <= control * ledger.num_decided:
-            ledger.num_control += 1
-            return Settled(plain, "control")
+        if best.k:
+            ledger.control_due += control
+            if ledger.control_due >= 1:
+                ledger.control_due -= 1
+                return Settled(plain, "control")
         if not limits.share or ledger.num_decided < ledger.next_try + 1 / limits.share or not ledger.may_try:
             return None
         # An opportunity that nothing is due for is lost: tries are at most this share of requests at any time.
