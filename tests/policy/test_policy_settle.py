@@ -58,7 +58,7 @@ def test_the_control_arm_is_the_share_that_was_asked_for() -> None:
 
 
 def test_the_control_arm_is_earned_by_requests_that_gain() -> None:
-    """Among many for which plain is best its share of the others' time stays, and thousands of those leave no debt."""
+    """Among many for which plain is best its share of the others' time stays; thousands of those leave no debt."""
     policies = only(temperature=[{"max": 0.6}], exploration={"share": 0, "control": 0.02})
     rules = []
     for _ in range(3000):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from outrider.policy.choose import Kind, Surveyor
@@ -67,13 +67,16 @@ class Settler:
         self.surveyor = surveyor
         self._incumbents: dict[tuple[object, ...], Incumbent] = {}
 
-    def settle(self, kind: Kind, rows: Sequence[Row]) -> Settled | None:
-        """None when no lane decodes plainly and no drafter is allowed."""
+    def settle(self, kind: Kind, rows: Sequence[Row], *, is_run: bool = True) -> Settled | None:
+        """None when no lane decodes plainly and no drafter is allowed.
+
+        What is not run leaves no trace: it is not counted, tries nothing, and what was taken last stays.
+        """
         if kind.is_fixed:
             found = nearest(kind, rows)
             return None if found is None else Settled(found, "nearest" if any(distance(kind, found)) else "request")
         ledger = self.learner.ledger(kind.policy.workload)
-        ledger.num_decided += 1
+        ledger.num_decided += is_run
         plain = plain_of(rows)
         if plain is None:
             best = _best(rows, ())
@@ -85,8 +88,9 @@ class Settler:
             return Settled(enough, "objective")
         if best is None or best.rate < plain.rate * MIN_GAIN:
             best = plain
-        best = self._held(kind, rows, plain, best, shut)
-        return self._try(kind, rows, (plain, best), ledger) or Settled(best, "best-rate" if best.k else "plain")
+        best = self._held(kind, rows, (plain, best), shut, is_run=is_run)
+        tried = self._try(kind, rows, (plain, best), ledger) if is_run else None
+        return tried or Settled(best, "best-rate" if best.k else "plain")
 
     def _shut(self, kind: Kind, ledger: Ledger) -> set[str]:
         """Drafters that do not pay as far as is known; with an overdrawn ledger all that are not known to pay."""
@@ -101,17 +105,23 @@ class Settler:
         }
 
     def _gate(self, kind: Kind, drafter: str) -> Gate:
-        return self.learner.gate(drafter, kind.cell.task, kind.cell.temperature)
+        return self.learner.gate(kind.policy.workload, drafter, kind.cell)
 
-    def _held(self, kind: Kind, rows: Sequence[Row], plain: Option, best: Option, shut: Collection[str]) -> Option:
-        """The best option, unless the one taken last is nearly as good."""
+    def _held(
+        self, kind: Kind, rows: Sequence[Row], known: tuple[Option, Option], shut: Collection[str], *, is_run: bool
+    ) -> Option:
+        """The best of plain and best option, unless the one taken last is nearly as good."""
+        plain, best = known
         if not best.seen.is_known:
             return best
         key = (kind.policy.workload, kind.cell.task, kind.cell.temperature, kind.floor, kind.features.has_prediction)
         incumbent = self._incumbents.get(key)
         if incumbent is None:
-            self._incumbents[key] = Incumbent(best.drafter, best.k)
+            if is_run:
+                self._incumbents[key] = Incumbent(best.drafter, best.k)
             return best
+        if not is_run:
+            incumbent = replace(incumbent)
         if incumbent.drafter == best.drafter and incumbent.k == best.k:
             return incumbent.settle(best, best)
         if not incumbent.k:
