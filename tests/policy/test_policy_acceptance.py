@@ -73,6 +73,29 @@ def test_a_round_says_nothing_of_what_lies_behind_its_rejection() -> None:
     assert one.curve(CELL).hazards[2] > more.curve(CELL).hazards[2]
 
 
+@pytest.mark.parametrize("drafter", ["draft_model", "ngram"])
+def test_drafts_that_were_never_proposed_are_no_rejections(drafter: str) -> None:
+    """Of k 5 every round verified two, as counts of proposals tell; for look-ups a third of the rounds had none."""
+    found, random, cell = Acceptance(), Random(1), CELL._replace(drafter=drafter)
+    for _ in range(60):
+        rounds = simulated(0.9, 2, 40, random).histogram
+        num_empty = 20 if drafter == "ngram" else 0
+        found.update(cell, stats([rounds[0] + num_empty, *rounds[1:], 0, 0, 0], num_proposed=80), 5)
+    first, *later = found.curve(cell).hazards
+    assert first == pytest.approx(0.6 if drafter == "ngram" else 0.9, abs=0.05)
+    assert later[0] == pytest.approx(0.9, abs=0.06)
+    assert min(later) > 0.65
+
+
+def test_drafts_that_were_proposed_and_not_taken_are_rejections() -> None:
+    """Counts of proposals change nothing where all were verified, or more: those of trees."""
+    for num_proposed in (30, 90):
+        one, same = Acceptance(), Acceptance()
+        one.update(CELL, stats([4, 3, 2, 1]), 3)
+        same.update(CELL, stats([4, 3, 2, 1], num_proposed), 3)
+        assert one.curve(CELL).hazards == same.curve(CELL).hazards
+
+
 def test_other_tasks_follow_a_little_and_tenants_have_their_own() -> None:
     """What one task shows moves the others of its drafter; a tenant's counts move that tenant most."""
     found, random = Acceptance(), Random(1)

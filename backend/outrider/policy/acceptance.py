@@ -193,16 +193,36 @@ def _inverse_logit(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-def _counts_of(histogram: Sequence[int], k: int) -> _Counts:
-    """Trials and successes at the depths that rounds reached: a round that accepted i < k drafts says that draft
-    i + 1 failed and nothing of later ones; one that accepted k says nothing of deeper ones."""
-    counts = _Counts()
-    for accepted, rounds in enumerate(histogram):
-        for depth in range(min(accepted + 1, k)):
-            slot = min(depth, DEPTHS - 1)
-            counts.trials[slot] += rounds
-            counts.successes[slot] += rounds if depth < accepted else 0
+def depth_counts(stats: SpecStats, k: int, drafter: str) -> list[tuple[float, int]]:
+    """Trials and successes of each of k depths: a round that accepted i drafts of more that it had says that draft
+    i + 1 failed and nothing of later ones; one whose drafts were all accepted says nothing of deeper ones."""
+    # A look-up that finds nothing is as good as one whose first draft is rejected.
+    first = 1 if drafter in LOOK_UPS else 0
+    reach, histogram = _reach(stats, k, first), stats.histogram
+    counts = []
+    for depth in range(k):
+        successes, failures = sum(histogram[depth + 1 :]), sum(histogram[depth : depth + 1])
+        share = 1.0 if depth < first else min(max(reach - depth, 0.0), 1.0)
+        counts.append((successes + share * failures, successes))
     return counts
+
+
+def _reach(stats: SpecStats, k: int, first: int) -> float:
+    """How many drafts rounds had to verify: k, or fewer where so few drafts were wasted that some were not proposed.
+
+    Only their sum is known. The rounds that accepted `first` drafts or more are taken to have had equally many, or as
+    many as they accepted: their number is where the drafts beyond the accepted ones add up to those wasted. A part of
+    a draft is one that some of the rounds had; it counts only where some had it accepted.
+    """
+    if stats.num_proposed is None:
+        return k
+    num_wasted = stats.num_proposed - stats.num_accepted
+    for depth in range(first, k):
+        rounds = sum(stats.histogram[first : depth + 1])
+        if num_wasted < rounds:
+            return depth + (num_wasted / rounds if any(stats.histogram[depth + 1 :]) else 0)
+        num_wasted -= rounds
+    return k
 
 
 class Acceptance:
@@ -240,7 +260,12 @@ class Acceptance:
 
     def update(self, cell: Cell, stats: SpecStats, k: int) -> None:
         """Learn from one request that was speculated with `k`; plain rounds are not for here."""
-        self._add(cell, _counts_of(stats.histogram, k))
+        counts = _Counts()
+        for depth, (trials, successes) in enumerate(depth_counts(stats, k, cell.drafter)):
+            slot = min(depth, DEPTHS - 1)
+            counts.trials[slot] += trials
+            counts.successes[slot] += successes
+        self._add(cell, counts)
         if stats.num_proposed is not None:
             proposed, asked = self._fills.get(cell.drafter, (_FILL * _FILL_WEIGHT, _FILL_WEIGHT))
             self._fills[cell.drafter] = (

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from outrider.core import MAX_K, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
 from outrider.errors import ConfigError
-from outrider.policy.acceptance import Cell, Curve, expected_tokens, length_bucket, temperature_bucket
+from outrider.policy.acceptance import Cell, Curve, depth_counts, expected_tokens, length_bucket, temperature_bucket
 from outrider.policy.decide import PolicySet
 from outrider.policy.features import Features
 from outrider.policy.learning import Learner
@@ -107,12 +107,9 @@ def _tokens(record: Record, plan: Plan, curve: Curve) -> float:
     if stats is None or record.plan.drafter != plan.drafter:
         return curve.tokens[plan.k]
     hazards = list(curve.hazards) + [curve.hazards[-1]] * (MAX_K - len(curve.hazards))
-    reached = stats.num_verify_steps
-    for depth in range(min(record.plan.k, plan.k)):
-        accepted = sum(stats.histogram[depth + 1 :])
-        if reached >= _MIN_TRIALS:
-            hazards[depth] = accepted / reached
-        reached = accepted
+    for depth, (trials, successes) in enumerate(depth_counts(stats, record.plan.k, plan.drafter)[: plan.k]):
+        if trials >= _MIN_TRIALS:
+            hazards[depth] = successes / trials
     return expected_tokens(hazards)[plan.k]
 
 
