@@ -13,7 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from outrider.core import MAX_K, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
 from outrider.errors import ConfigError
-from outrider.policy.acceptance import Cell, Curve, depth_counts, expected_tokens, length_bucket, temperature_bucket
+from outrider.policy.acceptance import LOOK_UPS, Cell, Curve, expected_tokens, length_bucket, temperature_bucket
+from outrider.policy.counts import depth_counts
 from outrider.policy.decide import PolicySet
 from outrider.policy.features import Features
 from outrider.policy.learning import Learner
@@ -107,7 +108,8 @@ def _tokens(record: Record, plan: Plan, curve: Curve) -> float:
     if stats is None or record.plan.drafter != plan.drafter:
         return curve.tokens[plan.k]
     hazards = list(curve.hazards) + [curve.hazards[-1]] * (MAX_K - len(curve.hazards))
-    for depth, (trials, successes) in enumerate(depth_counts(stats, record.plan.k, plan.drafter)[: plan.k]):
+    counts = depth_counts(stats, record.plan.k, may_miss=plan.drafter in LOOK_UPS)
+    for depth, (trials, successes) in enumerate(counts[: plan.k]):
         if trials >= _MIN_TRIALS:
             hazards[depth] = successes / trials
     return expected_tokens(hazards)[plan.k]
