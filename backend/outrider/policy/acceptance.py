@@ -10,6 +10,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain, repeat
+from operator import mul
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
@@ -122,11 +124,8 @@ class Curve:
 
 def expected_tokens(hazards: Sequence[float]) -> tuple[float, ...]:
     """For k = 0 .. MAX_K; depths beyond the last hazard have the last one."""
-    tokens, survival = [1.0], 1.0
-    for depth in range(MAX_K):
-        survival *= hazards[min(depth, len(hazards) - 1)]
-        tokens.append(tokens[-1] + survival)
-    return tuple(tokens)
+    deep = repeat(hazards[-1], MAX_K - len(hazards))
+    return tuple(accumulate(chain((1.0,), accumulate(chain(hazards[:MAX_K], deep), mul))))
 
 
 def prior_hazards(cell: Cell, first: float | None = None, floor: float = 0.0) -> tuple[float, ...]:

@@ -139,10 +139,7 @@ class PolicySet:
         if settled is None or (settled.rule == "nearest" and policy.fallback == "refuse"):
             raise InvalidRequest(_unserved(kind, hints, rows), param="outrider")
         option, rule = settled
-        load = None
-        for view in lanes:
-            if view.ability is option.lane:
-                load = view.load
+        load = next(view.load for view in lanes if view.ability is option.lane)
         plan = _plan(option.drafter, option.k)
         unfit = () if fit is rows else [row for row in rows if row.num_missing > fit[0].num_missing]
         return Decision(plan, policy.workload, rule, features, option, kind, fit, unfit, load, self.learner.rounds)
