@@ -6,8 +6,9 @@ import json
 from random import Random
 
 import pytest
-from policy_world import decide, features, only
+from policy_world import decide, features, only, workload
 
+from outrider.policy.decide import PolicySet
 from outrider.policy.learning import Feedback, Gate, Learner, Ledger
 from outrider.policy.simulate import Arrival, constant_truth, serve
 
@@ -77,3 +78,29 @@ def test_a_ledger_tells_tries_from_an_overdraft() -> None:
     assert ledger.is_overdrawn
     ledger.spent(100.0, 60.0)
     assert ledger.may_try
+
+
+def test_what_requests_fix_does_not_decide_for_others() -> None:
+    """Useless drafts that a client insists on, or none at all, close no gate and enter no ledger."""
+    policies = only()
+    for hints in [{"drafter": "ngram", "k": 16}] * 8 + [{"drafter": "medusa"}] * 8 + [{"off": True}] * 8:
+        decision = decide(policies, features("quote"), **hints)
+        assert not decision.is_own
+        served = serve(decision, Arrival(0, decision.features, 100), constant_truth(0.0), Random(1))
+        policies.learn(decision, served.feedback)
+    learner = policies.learner
+    assert (learner.gates, learner.num_closed) == ({}, 0)
+    assert learner.ledgers == {}
+
+
+def test_workloads_judge_drafters_by_their_own_requests() -> None:
+    """Tries are counted in a workload's decisions, so its gates are its own: no other's numbers delay its tries."""
+    tries = {"share": 0.2, "control": 0}
+    two = {"ngram": {"max_k": 5}, "suffix": {"max_k": 5}}
+    busy = workload("busy", two, match={"tenants": ["t"]}, exploration=tries)
+    policies = PolicySet([busy, workload("other", two, exploration=tries)], "other")
+    alone = PolicySet([workload("other", two, exploration=tries)], "other")
+    for _ in range(3000):
+        decide(policies, features("quote", tenant="t"))
+    rules = [[decide(one, features("quote")).rule for _ in range(500)] for one in (policies, alone)]
+    assert rules[0] == rules[1] and "explore" in rules[0]

@@ -57,6 +57,26 @@ def test_the_control_arm_is_the_share_that_was_asked_for() -> None:
     assert rules.index("control") > 100
 
 
+def test_the_control_arm_is_earned_by_requests_that_gain() -> None:
+    """Among many for which plain is best its share of the others' time stays; thousands of those leave no debt."""
+    policies = only(temperature=[{"max": 0.6}], exploration={"share": 0, "control": 0.02})
+    rules = []
+    for _ in range(3000):
+        decide(policies, features("chat", 1.0))
+    plain_s = taken_s = 0.0
+    for i in range(8000):
+        if i % 4:
+            assert decide(policies, features("chat", 1.0)).rule == "plain"
+            continue
+        decision = decide(policies, features("quote"))
+        rules.append(decision.rule)
+        taken_s += 1 / decision.option.rate
+        plain_s += (decision.rule == "control") / decision.option.rate
+    assert plain_s / taken_s == pytest.approx(0.02, rel=0.15)
+    controls = [i for i, rule in enumerate(rules) if rule == "control"]
+    assert min(b - a for a, b in pairwise(controls)) > 50
+
+
 def two_drafters() -> LaneAbility:
     drafters = (DrafterAbility("ngram", (3,)), DrafterAbility("draft_model", (3,)))
     return LaneAbility("one", drafters, cost=toy_cost(0.05))

@@ -59,6 +59,11 @@ class Decision:
         return self.option.lane.name
 
     @property
+    def is_own(self) -> bool:
+        """The workload chose the plan; else the request fixed it."""
+        return self.rule not in ("request", "nearest")
+
+    @property
     def cell(self) -> Cell:
         """Where its acceptance is learnt."""
         return self.kind.cell._replace(drafter=self.plan.drafter, is_sampled=self.option.is_sampled)

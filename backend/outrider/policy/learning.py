@@ -15,7 +15,7 @@ from outrider.policy.plan import Plan
 from outrider.policy.rounds import Rounds
 
 #: Layout of the state.
-VERSION = 1
+VERSION = 2
 #: Speculation may make a workload at most this much slower than plain decoding, tries included.
 MAX_SLOWDOWN = 0.05
 #: Of that, what tries may use up.
@@ -51,6 +51,8 @@ class Decided(Protocol):
     def workload(self) -> str: ...
     @property
     def cell(self) -> Cell: ...
+    @property
+    def is_own(self) -> bool: ...
     def plain_round_s(self) -> float: ...
     def round_s(self, fill: float) -> float: ...
 
@@ -88,7 +90,8 @@ class Ledger:
     """One workload's decisions, and what its speculation has cost against plain decoding."""
 
     num_decided: int = 0
-    num_control: int = 0
+    control_due: float = 0.0
+    """What requests that speculation was expected to gain for have earned of a plain one; at 1 it is due."""
     next_try: int = 0
     """The decision from which the next try is counted."""
     plain_s: float = 0.0
@@ -115,7 +118,8 @@ class Learner:
 
     acceptance: Acceptance = field(default_factory=Acceptance)
     rounds: Rounds = field(default_factory=Rounds)
-    gates: dict[tuple[str, str, int], Gate] = field(default_factory=dict)
+    gates: dict[tuple[str, str, str, int], Gate] = field(default_factory=dict)
+    """By workload, drafter, task and temperature."""
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     random: Random = field(default_factory=lambda: Random(0))
     num_closed: int = 0
@@ -124,8 +128,9 @@ class Learner:
     def __post_init__(self) -> None:
         self.num_closed = sum(gate.is_closed for gate in self.gates.values())
 
-    def gate(self, drafter: str, task: str, temperature: int) -> Gate:
-        key = (drafter, task, temperature)
+    def gate(self, workload: str, drafter: str, cell: Cell) -> Gate:
+        """`cell` gives task and temperature."""
+        key = (workload, drafter, cell.task, cell.temperature)
         found = self.gates.get(key)
         if found is None:
             found = self.gates[key] = Gate()
@@ -138,7 +143,7 @@ class Learner:
         return found
 
     def learn(self, decided: Decided, feedback: Feedback) -> None:
-        """Take in how one request went."""
+        """Take in how one request went. What it fixed by itself does not tell whether the workload's choices pay."""
         plan, stats, cell = decided.plan, feedback.stats, decided.cell
         if not plan.is_off and stats is not None:
             self.acceptance.update(cell, stats, plan.k)
@@ -155,12 +160,14 @@ class Learner:
             return
         if num_rounds >= _MIN_ROUNDS:
             self.rounds.observe(decided.lane, plan.drafter, round_s, decode_s / num_rounds)
+        if not decided.is_own:
+            return
         if plan.is_off:
             self.ledger(decided.workload).spent(decode_s, decode_s)
         else:
             plain_s = (num_tokens - 1) * decided.plain_round_s() * self.rounds.correction(decided.lane)
             self.ledger(decided.workload).spent(plain_s, decode_s)
-            self.gate(plan.drafter, cell.task, cell.temperature).measured(plain_s / decode_s)
+            self.gate(decided.workload, plan.drafter, cell).measured(plain_s / decode_s)
             self.num_closed = sum(gate.is_closed for gate in self.gates.values())
 
     def to_state(self, key: dict[str, str]) -> dict[str, Any]:
@@ -182,6 +189,9 @@ class Learner:
         return cls(
             Acceptance.from_state(state["acceptance"]),
             Rounds.from_state(state["rounds"]),
-            {(name, task, bucket): Gate(*values) for name, task, bucket, *values in state["gates"]},
+            {
+                (workload, drafter, task, bucket): Gate(*values)
+                for workload, drafter, task, bucket, *values in state["gates"]
+            },
             {name: Ledger(*values) for name, values in state["ledgers"].items()},
         )

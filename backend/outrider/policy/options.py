@@ -139,10 +139,16 @@ class Row:
 
     def entry(self, drafter: str, k: int | None = None) -> Entry | None:
         """Of a drafter that may be used, and with this k."""
-        entry = self.menu.by_drafter.get(drafter)
-        if entry is None or not self._reaches(entry):
+        menu = self.menu
+        entry = menu.by_drafter.get(drafter)
+        if entry is None or (menu.is_bounded and not self._reaches(entry)):
             return None
         return entry if k is None or (entry.bounds[0] <= k <= entry.bounds[1] and k in entry.drafter.ks) else None
+
+    def rate_of(self, drafter: str, k: int | None = None) -> float:
+        """Tokens per second of a drafter with this k or its best; 0 where it may not be used."""
+        entry = self.entry(drafter, k)
+        return 0.0 if entry is None else self.rate(entry, entry.k if k is None else k)
 
     def rate(self, entry: Entry, k: int) -> float:
         """Tokens per second."""
