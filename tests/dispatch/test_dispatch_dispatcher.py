@@ -89,7 +89,10 @@ async def relay(dispatcher, call):
 async def test_a_request_runs_and_reports_one_outcome_with_its_phases():
     """Times add up, everything is free again."""
     async with parts() as p:
-        run = await relay(p.dispatcher, make_call())
+        async with p.dispatcher.run(make_call(is_stream=True)) as run:
+            for _ in range(2):
+                run.saw_event()
+            run.succeed()
         p.assert_free(200)
         outcome = p.outcomes[0]
         assert outcome.error_code is None

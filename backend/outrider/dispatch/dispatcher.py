@@ -130,7 +130,9 @@ class Dispatcher:
         outcome.total_s = time.monotonic() - call.arrived_at_s
         if outcome.first_event_s is not None:
             outcome.phases["prefill"] = outcome.first_event_s - outcome.phases["admit"] - outcome.phases["plan"]
-            outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
+            # What came whole, or for several choices side by side, does not tell how long a token takes.
+            if call.is_stream and call.num_choices == 1 and outcome.num_events > 1:
+                outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
         self._metrics.ended(outcome)
         feedback = feedback_of(outcome)
         if decision is not None and feedback is not None:
