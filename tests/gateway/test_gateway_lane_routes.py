@@ -194,15 +194,19 @@ async def test_without_a_plan_the_lane_is_chosen_that_runs_it_by_itself(path, hi
     assert report["effective"] == {"drafter": "off", "k": 0} if "off" in hints else hints
 
 
-async def test_min_p_goes_to_the_lane_that_honours_it():
+@pytest.mark.parametrize("path", [CHAT, GENERATE, RESPONSES])
+async def test_min_p_goes_to_the_lane_that_honours_it(path):
     """Without our plugin the one that drafts does not: SGLang's verification leaves it out."""
-    async with two_lanes(CHAT, chat_reply(stream=False)) as (url, http):
-        body = {"messages": SAID, "temperature": 0.8, "outrider": {"drafter": "ngram", "k": 7}}
+    replies = {CHAT: chat_reply(stream=False), GENERATE: json_reply(generated("ab", "stop"))}
+    async with two_lanes(path, replies.get(path, json_reply(RESPONSE))) as (url, http):
         for fields, name in (({}, "ngram"), ({"min_p": 0.1}, "plain")):
-            async with http.post(url + CHAT, json=body | fields) as response:
+            sampling = {"temperature": 0.8} | fields
+            body = BODIES.get(path, {"messages": SAID}) | {"outrider": {"drafter": "ngram", "k": 7}}
+            body |= {"sampling_params": sampling} if path == GENERATE else sampling
+            async with http.post(url + path, json=body) as response:
                 report = (await response.json())["outrider"]
             assert report["lane"] == name
-        assert "does not honour min_p" in report["reasons"][-1]
+        assert any("does not honour min_p" in reason for reason in report["reasons"])
 
 
 @pytest.mark.parametrize(("path", "events"), [(RESPONSES, RESPONSE_EVENTS), (MESSAGES, MESSAGE_EVENTS)])
