@@ -127,6 +127,12 @@ class LaneWatch:
         return await self._client.get_json(self._lane.name, url, timeout_s=_ANSWER_TIMEOUT_S)
 
 
+def log_failure(task: asyncio.Task[None]) -> None:
+    """For the end of a task that looks after a lane: a fault there must not be silent."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("a lane is not looked after any more", exc_info=error)
+
+
 def _model_cards(body: Any) -> tuple[ModelCard, ...]:
     data = body.get("data") if isinstance(body, dict) else None
     entries = data if isinstance(data, list) else []
