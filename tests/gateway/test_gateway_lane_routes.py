@@ -221,6 +221,26 @@ async def test_streams_without_done_end_with_their_last_event(path, events):
     assert (outcome.status, outcome.num_completion_tokens) == (200, 4)
 
 
+async def test_an_error_event_of_openai_s_shape_ends_a_stream_of_responses():
+    """Its fields are at the top of the event; it is told once, with the lane's code."""
+    failed = named("error", code="server_error", message="out of memory", param=None)
+    async with sglang(RESPONSES, Reply(200, EVENTS, (*RESPONSE_EVENTS[:2], 0.05, failed))) as w:
+        async with w.post(BODIES[RESPONSES] | {"stream": True}, RESPONSES) as response:
+            raw = await response.read()
+        assert (w.outcomes[-1][1].status, w.outcomes[-1][1].error_code) == (500, "server_error")
+    assert [one["message"] for one in parsed(raw) if one["type"] == "error"] == ["out of memory"]
+
+
+async def test_responses_without_a_count_are_complete_too():
+    """A last event is one by its type."""
+    last = named("response.completed", response={"object": "response", "usage": None})
+    async with sglang(RESPONSES, Reply(200, EVENTS, (*RESPONSE_EVENTS[:2], last))) as w:
+        async with w.post(BODIES[RESPONSES] | {"stream": True}, RESPONSES) as response:
+            raw = await response.read()
+        assert (w.outcomes[-1][1].status, w.outcomes[-1][1].num_completion_tokens) == (200, None)
+    assert "outrider" in parsed(raw)[-1]
+
+
 @pytest.mark.parametrize(
     ("path", "steps", "kind"),
     [
