@@ -179,9 +179,11 @@ ASKING = [
     ("grammar", {"json_schema": "{}"}, {}),
     ("grammar", {"regex": "a*"}, {}),
     ("grammar", {"ebnf": "root ::= x"}, {}),
+    ("grammar", {"structural_tag": "{}"}, {}),
     ("logprobs", {"logprobs": True}, {"return_logprob": True}),
     ("seed", {"temperature": 0.5, "seed": 3}, {}),
     ("lora", {"lora_path": "x"}, {"lora_path": "x"}),
+    ("images", {"image_data": "x"}, {"image_data": "x"}),
 ]
 INSIDE = {"seed": "sampling_seed", "min_tokens": "min_new_tokens", "max_tokens": "max_new_tokens"}
 
@@ -207,6 +209,11 @@ def test_each_surface_is_seen_on_every_route(surface, fields, outside):
     assert {one.max_tokens for one in seen} == {7}
 
 
-def test_only_images_have_no_place_in_every_route():
-    """The list above asks for all others."""
-    assert {surface for surface, _, _ in ASKING} == SURFACES - {"images"}
+def test_every_surface_is_asked_for_above():
+    """One that is added must be seen too."""
+    assert {surface for surface, _, _ in ASKING} == SURFACES
+
+
+def test_the_limit_of_a_response_is_seen():
+    """Under the route's own name."""
+    assert features("/v1/responses", {"input": "x", "max_output_tokens": 7}).max_tokens == 7

@@ -99,6 +99,7 @@ class _Client:
         try:
             async with asyncio.timeout(_LAST_EVENT_S):
                 await self.response.write(data + event)
+                await self.response.write_eof()
         except TimeoutError:
             if self.request.transport is not None:
                 self.request.transport.abort()

@@ -193,7 +193,8 @@ class ResponsesBody(_Sampling, _Request):
 
     def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         said = self.input if isinstance(self.input, list) else [{"role": "user", "content": self.input}]
-        return {**body, "messages": [{"role": "system", "content": self.instructions}, *said]}
+        messages = [{"role": "system", "content": self.instructions}, *said]
+        return {**body, "messages": messages, "max_tokens": self.max_output_tokens}
 
 
 class MessagesBody(_Sampling, _Request):
