@@ -17,11 +17,12 @@ import pytest
 from aiohttp import web
 
 from gateway.world import CHAT, MESSAGES, eventually, world
-from outrider.app import build, run, serving
-from outrider.config import Config, LaneSection, PolicySection, ServerSection
+from outrider.app import build, looking_after, run, serving
+from outrider.config import Config, LaneSection, PolicySection, ServerSection, UrlSection
 from outrider.core import LaneState
-from outrider.dispatch.learning import LearningStore
+from outrider.dispatch.learning import LearningStore, learning_key
 from outrider.errors import ConfigError, PolicyError
+from outrider.policy.learning import Learner
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.scripted import ScriptedLane
 from outrider.runtimes.scripted_replies import Fault, Reply
@@ -319,4 +320,19 @@ async def test_what_is_learnt_is_kept_over_a_restart(tmp_path):
     assert counts == [1, 2]
     store = LearningStore(path)
     assert len(list(store.records())) == 2
+    store.close()
+
+
+async def test_looking_after_lanes_leaves_what_was_learnt_alone(tmp_path):
+    """It decides nothing, and may run beside the gateway that learns."""
+    path = tmp_path / "learnt.sqlite"
+    lanes = (UrlSection(name="a", kind="url", urls=("http://127.0.0.1:9",)),)
+    settings = Config(policy=PolicySection(learning=path), lanes=lanes)
+    key, learner = learning_key(settings), Learner()
+    learner.ledger("code").num_decided = 5
+    store = LearningStore(path)
+    await store.save(learner, key)
+    async with looking_after(settings, has_processes=False) as gateway:
+        assert len(gateway.pool.lanes) <= 1
+    assert store.load(key).ledgers["code"].num_decided == 5
     store.close()

@@ -41,7 +41,7 @@ from outrider.policy.reload import PolicyFiles
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.launch import engine_launch, sglang_launch
-from outrider.runtimes.load import LaneWatch
+from outrider.runtimes.load import LaneWatch, log_failure
 from outrider.runtimes.pool import Pool
 from outrider.runtimes.process import Log
 from outrider.runtimes.roll import Roll
@@ -120,7 +120,7 @@ def build(
     files = PolicyFiles(Source([directory], config.policy.default, env=inherited_environment()), learner)
     dispatcher = Dispatcher(admission, pool, client, files, metrics, on_outcome)
     dispatcher.store = store
-    keys = KeyRing(load_keys(config.auth), time.monotonic())
+    keys = KeyRing(load_keys(config.auth), time.monotonic(), may_change=config.auth.keys_file is not None)
     gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
     app = web.Application(middlewares=[boundary(metrics), guard(keys)], client_max_size=config.server.max_body_bytes)
@@ -158,7 +158,9 @@ async def looking_after(config: Config, *, has_processes: bool = True) -> AsyncI
     lanes = config.lanes if has_processes else tuple(one for one in config.lanes if isinstance(one, UrlSection))
     if not lanes:
         raise ConfigError("the configuration has no lane of the kind url")
-    app = build(config.model_copy(update={"lanes": lanes}))
+    # Nothing is learnt here, so that what a gateway has learnt must not be replaced by it.
+    policy = config.policy.model_copy(update={"learning": None})
+    app = build(config.model_copy(update={"lanes": lanes, "policy": policy}))
     app.freeze()
     try:
         await app.startup()
@@ -179,7 +181,7 @@ async def _lanes_running(app: web.Application) -> AsyncIterator[None]:
     jobs += [LaneWatch(lane, gateway.client).run() for lane in gateway.pool.lanes]
     tasks = [asyncio.create_task(job) for job in jobs]
     for task in tasks:
-        task.add_done_callback(_log_failure)
+        task.add_done_callback(log_failure)
     yield
     for task in tasks:
         task.cancel()
@@ -200,11 +202,6 @@ async def _loop_watched(app: web.Application) -> AsyncIterator[None]:
     yield
     task.cancel()
     await asyncio.wait([task])
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("a lane is not looked after any more", exc_info=error)
 
 
 @asynccontextmanager

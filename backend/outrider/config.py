@@ -137,6 +137,8 @@ def _read(path: Path, kind: type[_T]) -> _T:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {str(error).replace(chr(10), ' ')}") from error
     try:

@@ -61,6 +61,14 @@ def test_the_lanes_state_is_the_one_at_the_time_of_the_page():
         assert values == {one.value: float(one is state) for one in LaneState}
 
 
+def test_a_lane_that_is_gone_is_on_no_page():
+    """Addresses of a name come and go; the others stay."""
+    metrics = Metrics()
+    samples(metrics, {"a@1": LaneState.READY, "a@2": LaneState.READY})
+    seen = samples(metrics, {"a@2": LaneState.READY})
+    assert {labels[0] for name, *labels in seen if name == "outrider_lane_state"} == {("lane", "a@2")}
+
+
 def test_gauges_are_read_on_every_page():
     """They are functions, not copies."""
     metrics, numbers = Metrics(), [3, 4]

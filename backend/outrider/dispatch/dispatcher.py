@@ -76,6 +76,7 @@ class Dispatcher:
         # What no branch below replaces is a fault of ours.
         outcome = Outcome(status=500, error_code="internal_error", tenant=call.claim.tenant)
         decision: Decision | None = None
+        run: Run | None = None
         self.num_open += 1
         self._idle.clear()
         try:
@@ -85,12 +86,14 @@ class Dispatcher:
                     outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
                     decision, lane = self._route(call, model, outcome)
                     with lane.occupied():
-                        yield self._start(call, lane, model, decision, outcome)
+                        run = self._start(call, lane, model, decision, outcome)
+                        yield run
         except APIError as error:
             outcome.status, outcome.error_code = error.status, error.code
             raise
         except (asyncio.CancelledError, ConnectionResetError):
-            outcome.status, outcome.error_code = CLIENT_LEFT, "client_left"
+            if run is None or not run.is_settled:
+                outcome.status, outcome.error_code = CLIENT_LEFT, "client_left"
             raise
         finally:
             self.num_open -= 1
@@ -121,7 +124,7 @@ class Dispatcher:
             raise LaneUnavailable(f"lane {lane.name} is {lane.state.value}", retry_after_s=1.0)
         carries_plan = dialect_of(call.path).carries_plan
         return Run(
-            call, self._client, lane.name, lane.url, model, decision, outcome,
+            call, self._client, lane, lane.url, model, decision, outcome,
             reasons=[] if carries_plan else ["the route carries no plan, so the lane runs what it was set to"],
             counts_proposed=lane.abilities.counts_proposed,
         )  # fmt: skip
@@ -130,7 +133,9 @@ class Dispatcher:
         outcome.total_s = time.monotonic() - call.arrived_at_s
         if outcome.first_event_s is not None:
             outcome.phases["prefill"] = outcome.first_event_s - outcome.phases["admit"] - outcome.phases["plan"]
-            outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
+            # What came whole, or for several choices side by side, does not tell how long a token takes.
+            if call.is_stream and call.num_choices == 1 and outcome.num_events > 1:
+                outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
         self._metrics.ended(outcome)
         feedback = feedback_of(outcome)
         if decision is not None and feedback is not None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
+from types import TracebackType
 from typing import Any
 
 from outrider.core import Outcome, Report, SpecStats, WirePlan
 from outrider.dispatch.call import Call
-from outrider.errors import APIError, DeadlineExceeded
+from outrider.errors import APIError, DeadlineExceeded, LaneFailed
 from outrider.policy.decision import Decision
 from outrider.policy.plan import Plan
 from outrider.runtimes.client import LaneAnswer, LaneClient, lane_call
+from outrider.runtimes.lane import Lane
 
 #: Header by which clients set a deadline and lanes are told what is left of it, in milliseconds.
 DEADLINE = "x-outrider-deadline-ms"
@@ -32,8 +34,9 @@ class Run:
 
     call: Call
     client: LaneClient
-    lane: str
+    lane: Lane
     url: str
+    """Of the lane when the run began; a restart has another."""
     model: str
     decision: Decision
     outcome: Outcome
@@ -41,6 +44,8 @@ class Run:
     """What came to light after the decision."""
     counts_proposed: bool = True
     """Whether the lane's count of proposed drafts can be believed."""
+    is_settled: bool = False
+    """How the request ends is known: what happens to the connection after that changes it no more."""
     _last_event_s: float = 0.0
     _decided: tuple[str, ...] | None = None
 
@@ -50,15 +55,17 @@ class Run:
         return self.decision.plan
 
     def open(self) -> AbstractAsyncContextManager[LaneAnswer]:
-        """Send the request to the lane; leaving the block early aborts it there. DeadlineExceeded."""
+        """Send the request to the lane; leaving the block early aborts it there.
+
+        DeadlineExceeded, LaneFailed.
+        """
         call = self.call
         model = self.model if call.body.get("model") is None else None
         attempt = lane_call(
             call.path, call.raw, self.plan, model=model, is_stream=call.is_stream, headers=self._headers()
         )
-        answer = self.client.open(self.lane, self.url, attempt)
         asyncio.get_running_loop().call_later(_SENT_S, self._explain)
-        return answer if call.claim.deadline_s is None else self._open_in_time(answer)
+        return self._open_in_time(self.client.open(self.lane.name, self.url, attempt))
 
     @asynccontextmanager
     async def _open_in_time(self, opened: AbstractAsyncContextManager[LaneAnswer]) -> AsyncIterator[LaneAnswer]:
@@ -68,9 +75,8 @@ class Run:
             yield answer
 
     def within_deadline(self) -> AbstractAsyncContextManager[None]:
-        """DeadlineExceeded when the request's deadline passes in the block."""
-        left_s = self._left_s()
-        return nullcontext() if left_s is None else _deadline(left_s)
+        """DeadlineExceeded when the request's deadline passes in the block, LaneFailed when its lane fails."""
+        return _Scope(self.lane, self._left_s())
 
     def _left_s(self) -> float | None:
         """Seconds to the deadline; None when there is none."""
@@ -103,10 +109,12 @@ class Run:
     def succeed(self) -> None:
         """The answer was relayed to its end."""
         self.outcome.status, self.outcome.error_code = 200, None
+        self.is_settled = True
 
     def fail(self, error: APIError) -> None:
         """The request ends with this error, whether or not the client could be told by a status."""
         self.outcome.status, self.outcome.error_code = error.status, error.code
+        self.is_settled = True
 
     def _explain(self) -> tuple[str, ...]:
         """The decision in words. They take time to write, which costs nothing while the lane works."""
@@ -122,7 +130,7 @@ class Run:
             requested=call.hints.model_dump(exclude_unset=True),
             effective=WirePlan(drafter=self.plan.drafter, k=self.plan.k),
             observed=None if stats is None else stats.observed(),
-            lane=self.lane,
+            lane=self.lane.name,
             workload=decision.workload,
             rule=decision.rule,
             task=decision.features.task,
@@ -139,10 +147,30 @@ class Run:
         }
 
 
-@asynccontextmanager
-async def _deadline(left_s: float) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(left_s):
-            yield
-    except TimeoutError as error:
-        raise DeadlineExceeded("the request's deadline passed") from error
+class _Scope:
+    """Ends with a deadline or a lane. A class, since one made of a generator costs several times as much."""
+
+    def __init__(self, lane: Lane, left_s: float | None) -> None:
+        self._lane = lane
+        self._limit = asyncio.timeout(left_s)
+        self._has_failed = False
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+        self._lane.on_failure.add(self._fail)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lane.on_failure.discard(self._fail)
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError as end:
+            if self._has_failed:
+                raise LaneFailed(f"lane {self._lane.name} failed") from end
+            raise DeadlineExceeded("the request's deadline passed") from end
+
+    def _fail(self) -> None:
+        if not self._limit.expired():
+            self._has_failed = True
+            self._limit.reschedule(asyncio.get_running_loop().time())

@@ -24,10 +24,10 @@ _MAX_DIGITS = 12
 #: What probes and scrapers ask for.
 _OPEN = frozenset({"/live", "/ready", "/health", "/metrics"})
 _ADMIN = "/outrider/"
-#: Fields by which parts of a fleet speak to each other, and those that run code or bypass the tokenizer.
+#: Fields by which parts of a fleet speak to each other, and those that run code or bypass tokenizer or queue.
 INTERNAL_FIELDS = frozenset({
     "bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "custom_logit_processor",
-    "data_parallel_rank", "decode_tp_size", "disagg_prefill_dp_rank", "input_embeds", "kv_hints",
+    "data_parallel_rank", "decode_tp_size", "disagg_prefill_dp_rank", "input_embeds", "kv_hints", "priority",
     "return_hidden_states", "routed_dp_rank", "session_params",
 })  # fmt: skip
 
@@ -35,12 +35,12 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def guard(keys: KeyRing) -> Middleware:
-    """Lets through who has a key, when there are any; under `/outrider/` administrators only."""
+    """Lets through who has a key, where one is needed; under `/outrider/` administrators only."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: _Handler) -> web.StreamResponse:
         path = request.path
-        if len(keys) and path not in _OPEN:
+        if not keys.is_open and path not in _OPEN:
             request[KEY] = keys.find(_bearer(request.headers.get("Authorization", "")))
         if path.startswith(_ADMIN) and (KEY not in request or not request[KEY].section.is_admin):
             raise Forbidden("only an administrator's key may do this")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
@@ -16,6 +17,8 @@ from outrider.runtimes.client import LaneAnswer
 from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.protocol import read_answers
 
+#: How long a client that does not read is waited for when its stream has failed.
+_LAST_EVENT_S = 1.0
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache",
@@ -23,7 +26,7 @@ _STREAM_HEADERS = {
 }
 
 
-async def relay_body(request: web.Request, run: Run) -> web.StreamResponse:
+async def relay_body(run: Run) -> web.Response:
     """The whole answer with the report in it. Raises what the lane reports as failed, and LaneFailed."""
     async with run.open() as answer:
         async with run.within_deadline():
@@ -37,12 +40,9 @@ async def relay_body(request: web.Request, run: Run) -> web.StreamResponse:
     counts = [count for body in bodies if (count := dialect.completion_tokens(body)) is not None]
     run.outcome.num_completion_tokens = sum(counts) if counts else None
     shown = with_report(run, without_stats(run, raw, bodies[0]) or raw)
-    headers = {"Content-Type": "application/json"} | passed_headers(answer.headers)
-    response = web.Response(body=shown, headers=headers)
-    await response.prepare(request)  # here, so that nobody waits for what is done after a request
-    await response.write_eof()
     run.succeed()
-    return response
+    headers = {"Content-Type": "application/json"} | passed_headers(answer.headers)
+    return web.Response(body=shown, headers=headers)
 
 
 async def relay_stream(request: web.Request, run: Run) -> web.StreamResponse:
@@ -81,17 +81,28 @@ class _Client:
 
     async def _send(self, data: bytes) -> None:
         """Write, preceded by the head when it is the first. A failure before the head is raised."""
-        failure = self.relay.failure
-        if failure is not None:
-            if not self.response.prepared:
-                raise failure
-            self.relay.run.fail(failure)
-            data += dialect_of(self.relay.run.call.path).error_event(failure)
+        if self.relay.failure is not None:
+            await self._tell(self.relay.failure, data)
+            return
         if not data:
             return
         if not self.response.prepared:
             await self.response.prepare(self.request)
         await self.response.write(data)
+
+    async def _tell(self, failure: APIError, data: bytes) -> None:
+        """The failure as the last event, after `data`; without the client's reading, the connection is its end."""
+        if not self.response.prepared:
+            raise failure
+        self.relay.run.fail(failure)
+        event = dialect_of(self.relay.run.call.path).error_event(failure)
+        try:
+            async with asyncio.timeout(_LAST_EVENT_S):
+                await self.response.write(data + event)
+                await self.response.write_eof()
+        except TimeoutError:
+            if self.request.transport is not None:
+                self.request.transport.abort()
 
 
 def _check_is_stream(answer: LaneAnswer) -> None:

@@ -72,7 +72,7 @@ class Routes:
         async with self._dispatcher.run(call) as run:
             limits = {} if call.key is None else call.key.headers()
             request[ALWAYS_HEADERS] = plan_headers(run) | limits
-            return await relay_stream(request, run) if call.is_stream else await relay_body(request, run)
+            return await relay_stream(request, run) if call.is_stream else await relay_body(run)
 
     async def _read_call(self, request: web.Request) -> Call:
         arrived_at_s = time.monotonic()
@@ -131,33 +131,28 @@ class Routes:
         return _json({"status": "ok"})
 
     async def ready(self, _request: web.Request) -> web.Response:
-        """200 when some lane takes requests, else 503 with the reasons."""
-        lanes = [
-            {
-                "name": lane.name,
-                "state": lane.state.value,
-                "reason": lane.reason,
-                "models": [card.id for card in lane.models],
-                "num_in_flight": lane.num_in_flight,
-            }
-            for lane in self._pool.lanes
-        ]
+        """200 when some lane takes requests, else 503. Open to everybody, so that reasons are not told here."""
         is_ready = self._pool.is_ready
         body = {
             "status": "ready" if is_ready else "not ready",
-            "reasons": [f"lane {lane.name}: {lane.reason}" for lane in self._pool.lanes if lane.reason],
-            "lanes": lanes,
-            "workloads": self._dispatcher.policies.workloads,
-            "policies": {"hash": self._dispatcher.files.digest, "problem": self._dispatcher.files.problem},
+            "lanes": [{"name": lane.name, "state": lane.state.value} for lane in self._pool.lanes],
+            "policies": {"hash": self._dispatcher.files.digest},
         }
         return _json(body, 200 if is_ready else 503)
 
     async def list_lanes(self, _request: web.Request) -> web.Response:
-        """Every lane with its abilities, its load and where its profile is wrong."""
-        return _json({"lanes": self._pool.describe()})
+        """Every lane with its abilities, its load and where its profile is wrong; the workloads and their files."""
+        files = self._dispatcher.files
+        body = {
+            "lanes": self._pool.describe(),
+            "workloads": self._dispatcher.policies.workloads,
+            "policies": {"hash": files.digest, "problem": files.problem},
+        }
+        return _json(body)
 
     async def metrics(self, _request: web.Request) -> web.Response:
-        page = self._metrics.render({lane.name: lane.state for lane in self._pool.lanes})
+        lanes = self._pool.lanes
+        page = self._metrics.render({one.name: one.state for one in lanes}, {one.name: one.gpus for one in lanes})
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
 

@@ -100,7 +100,7 @@ class _Request(_Open):
         return 1
 
     def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The body as the policy reads it: its text as `messages` or `prompt`, its temperature at the top."""
+        """The body as the policy reads it: its text as `messages` or `prompt`, OpenAI's names, all at the top."""
         return body
 
 
@@ -167,7 +167,15 @@ class GenerateBody(_Request):
     def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         params = body.get("sampling_params") or {}
         prompt = body.get("text") if self.input_ids is None else self.input_ids
-        return {**body, "prompt": prompt, "temperature": params.get("temperature")}
+        return {
+            **body,
+            **params,
+            "prompt": prompt,
+            "temperature": params.get("temperature"),
+            "seed": params.get("sampling_seed"),
+            "max_tokens": params.get("max_new_tokens"),
+            "logprobs": body.get("return_logprob"),
+        }
 
 
 class ResponsesBody(_Sampling, _Request):
@@ -185,7 +193,8 @@ class ResponsesBody(_Sampling, _Request):
 
     def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         said = self.input if isinstance(self.input, list) else [{"role": "user", "content": self.input}]
-        return {**body, "messages": [{"role": "system", "content": self.instructions}, *said]}
+        messages = [{"role": "system", "content": self.instructions}, *said]
+        return {**body, "messages": messages, "max_tokens": self.max_output_tokens}
 
 
 class MessagesBody(_Sampling, _Request):

@@ -192,6 +192,7 @@ _ASKED: tuple[tuple[str, Surface, tuple[object, ...]], ...] = (
     ("custom_logit_processor", "logit_processor", (None,)),
     ("logprobs", "logprobs", (None, False)),
     ("lora_path", "lora", (None, "")),
+    ("image_data", "images", (None, "", [])),
 )
 _DRAWN: tuple[tuple[str, Surface, tuple[object, ...]], ...] = (
     ("min_p", "min_p", (None, 0)),
@@ -204,4 +205,4 @@ def _grammar(body: Mapping[str, Any]) -> str | None:
     form = body.get("response_format")
     if form is not None and (form.get("type") if isinstance(form, dict) else None) not in (None, "text"):
         return "response_format"
-    return next((key for key in ("json_schema", "regex", "ebnf") if body.get(key)), None)
+    return next((key for key in ("json_schema", "regex", "ebnf", "structural_tag") if body.get(key)), None)

@@ -113,6 +113,9 @@ class _Responses(Dialect):
 
     carries_plan = False
     ends_with_done = False
+    _matters = re.compile(
+        protocol.MATTERS.pattern + rb'|"type"\s*+:\s*+"(?:error|response\.(?:completed|incomplete|failed))"'
+    )
 
     def body(self, raw: bytes, plan: Plan, rid: str, model: str | None) -> tuple[bytes, str | None]:
         own = f"resp_{rid}"

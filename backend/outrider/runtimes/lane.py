@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -45,6 +45,8 @@ class Lane:
         self.gpus: tuple[GpuLoad, ...] | None = None
         """Those of a server that runs here, as last read; None while that is unknown."""
         self.num_in_flight = 0
+        self.on_failure: set[Callable[[], None]] = set()
+        """Called when the lane fails: what waits for an answer would wait for ever."""
         self._polled: LaneLoad | None = None
         self._num_others = 0
         """Requests in the last reading that other callers sent."""
@@ -86,6 +88,8 @@ class Lane:
         if is_gone:
             self.url = None
         self._enter(LaneState.FAILED, reason)
+        for call in tuple(self.on_failure):
+            call()
 
     def stops(self) -> None:
         """Stopped by us, for good."""

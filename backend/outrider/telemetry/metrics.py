@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -129,18 +129,21 @@ class Metrics:
         """Count an abort call, delivered or not."""
         self._aborts.labels("delivered" if is_delivered else "failed").inc()
 
-    def gpu_read(self, lane: str, gpu: GpuLoad) -> None:
-        """Show a GPU of a lane as it was just read."""
-        if gpu.utilisation is not None:
-            self._gpu_utilisation.labels(lane, str(gpu.index)).set(gpu.utilisation)
-        self._gpu_memory.labels(lane, str(gpu.index)).set(gpu.used_bytes)
-
     def lane_restarted(self, lane: str) -> None:
         """Count a restart of a lane's process."""
         self._restarts.labels(lane).inc()
 
-    def render(self, lanes: Mapping[str, LaneState]) -> bytes:
-        """The page in Prometheus' text format, with the state of every lane as it is now."""
+    def render(
+        self, lanes: Mapping[str, LaneState], gpus: Mapping[str, Sequence[GpuLoad] | None] | None = None
+    ) -> bytes:
+        """The page in Prometheus' text format, with the lanes and their GPUs as they are now and no others."""
+        for gauge in (self._lane_state, self._gpu_utilisation, self._gpu_memory):
+            gauge.clear()
+        for lane, loads in (gpus or {}).items():
+            for gpu in loads or ():
+                if gpu.utilisation is not None:
+                    self._gpu_utilisation.labels(lane, str(gpu.index)).set(gpu.utilisation)
+                self._gpu_memory.labels(lane, str(gpu.index)).set(gpu.used_bytes)
         for name, current in lanes.items():
             for state in LaneState:
                 self._lane_state.labels(name, state.value).set(state is current)
