@@ -236,14 +236,14 @@ def test_the_cut_of_a_drawn_chain_does_not_look_at_its_tokens(toy: Path, chain: 
     )  # fmt: skip
     engine = Engine(toy, EngineLimits(max_running=1, context_length=64), cost=cost)
     grammar, num_samples = engine.grammars.compile("regex", "[AB]{9}"), 800
-    plain = GenerateRequest(
+    request = GenerateRequest(
         "a", PROMPT, SamplingLaw(), 4, Plan("draft_model", 2), 0, grammar=grammar, is_seeded=False
     )
     counts: Counter[tuple[int, ...]] = Counter()
     num_proposed = 0
     for seed in range(num_samples):
         drafter = GuardedDrafter(partial(_DrawingDrafter, seed), VOCAB)
-        engine.add(dataclasses.replace(plain, seed=seed), drafter)
+        engine.add(dataclasses.replace(request, seed=seed), drafter)
         tokens: tuple[int, ...] = ()
         while engine.has_work:
             for output in engine.step():
