@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from scipy import stats
 
 from markov import ALPHABET, chain_law, write_markov_checkpoint
+from outrider.core import SpecStats
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.sequence import Finish, GenerateRequest
 from outrider.errors import ContextLengthExceeded
@@ -171,6 +173,23 @@ def test_stop_token_and_stop_string_cut_inside_an_accepted_run(engine: Engine, c
     assert finish["t"].matched == greedy[7]
     assert texts["s"] == text[: text.index(text[5:8])]
     assert finish["s"].matched == text[5:8]
+
+
+def test_drafts_behind_the_end_of_an_answer_count_as_wasted(engine: Engine) -> None:
+    """A whole prediction is right, but the answer stops in it: accepted are the drafts that were emitted."""
+    plain = run(engine, [request("plain", PLAN_OFF, seed=3, tokens=20)])["plain"]
+    num_drafts = max(map(plain.index, plain))
+    stopped = dataclasses.replace(
+        request("stopped", Plan("prediction", 8), seed=3, tokens=20),
+        prediction_ids=plain,
+        stop_token_ids=frozenset(plain[num_drafts : num_drafts + 1]),
+    )
+    engine.add(stopped)
+    (last,) = engine.step()
+    while last.finish is None:
+        last = last.merged(*engine.step())
+    assert last.token_ids == plain[: num_drafts + 1] and 0 < num_drafts < 8, plain
+    assert last.stats == SpecStats(1, num_drafts, (*[0] * num_drafts, 1), num_proposed=8)
 
 
 def test_near_ties_name_their_positions(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -134,12 +133,16 @@ class Engine:
         sequence = self.scheduler.abort(rid, finish)
         return None if sequence is None else self._output(sequence)
 
+    def expire(self, now_s: float) -> list[Output]:
+        """End the requests whose deadline, on the monotonic clock, has passed; their last outputs."""
+        return [self._output(sequence) for sequence in self.scheduler.expire(now_s)]
+
     def step(self) -> list[Output]:
-        """Run one step; outputs of the sequences that emitted tokens or whose time was up."""
-        outputs = [self._output(sequence) for sequence in self.scheduler.expire(time.monotonic())]
+        """Run one step; outputs of the sequences that emitted tokens."""
         work = self.scheduler.schedule()
         if not work:
-            return outputs
+            return []
+        outputs = []
         logits = self.model.forward([self._segment(w) for w in work])
         row = 0
         for item in work:
@@ -174,15 +177,15 @@ class Engine:
         history = History(request.prompt_ids, sequence.token_ids[len(request.prompt_ids) :])
         masks = None if sequence.grammar is None else sequence.grammar.masks(work.proposal)
         verified = verify(Target(logits, request.law, history, masks), noise, work.proposal)
-        if sequence.state is SequenceState.PREFILLING:
-            sequence.state = SequenceState.DECODING
-        else:
-            sequence.count_verify(work.proposal, verified.path)
+        is_first = sequence.state is SequenceState.PREFILLING
+        sequence.state = SequenceState.DECODING
         assert sequence.cache is not None
         sequence.cache.keep(len(work.proposal), verified.path)
         before = len(sequence.token_ids)
         text = sequence.append(verified.token_ids)
         emitted = tuple(sequence.token_ids[before:])
+        if not is_first:
+            sequence.count_verify(work.proposal, verified.path, len(emitted))
         logprobs: tuple[TokenLogprob, ...] = ()
         if request.num_top_logprobs is not None:
             rows = [0, *(node + 1 for node in verified.path)][: len(emitted)]

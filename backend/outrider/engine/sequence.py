@@ -95,7 +95,7 @@ class Sequence:
     num_rejections: int = 0
     """Draft tokens that were tried and rejected."""
     histogram: list[int] = field(default_factory=list)
-    """Entry i counts verify steps with i accepted drafts; empty when the plan is off."""
+    """Entry i counts verify steps that emitted i accepted drafts; empty when the plan is off."""
 
     def __post_init__(self) -> None:
         self.token_ids.extend(self.request.prompt_ids)
@@ -155,8 +155,11 @@ class Sequence:
         """The proposal without what the grammar makes unreachable."""
         return proposal if self.grammar is None else self.grammar.prune(proposal)
 
-    def count_verify(self, proposal: Proposal, path: tuple[int, ...]) -> None:
-        """Count a step in which the nodes in `path` were accepted, from the root on."""
+    def count_verify(self, proposal: Proposal, path: tuple[int, ...], num_emitted: int) -> None:
+        """Count a step in which the nodes in `path` were accepted, from the root on.
+
+        What was accepted behind the end of the answer was not emitted, and counts as any other wasted draft.
+        """
         if self.drafter is None:
             return
         accepted_below = dict(zip((-1, *path), path, strict=False))
@@ -166,7 +169,7 @@ class Sequence:
             for node, parent in enumerate(proposal.parents)
             if parent == -1 or parent in path
         )
-        num_accepted = len(path)
+        num_accepted = min(len(path), num_emitted)
         self.histogram.extend([0] * (num_accepted + 1 - len(self.histogram)))
         self.histogram[num_accepted] += 1
 
