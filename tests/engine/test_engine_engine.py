@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from markov import ALPHABET, chain_law, write_markov_checkpoint
 from outrider.core import SpecStats
+from outrider.engine.attention.choice import attention_for, sdpa_on
 from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.placement import Placement
 from outrider.engine.sequence import Finish, GenerateRequest
 from outrider.errors import ContextLengthExceeded
 from outrider.policy.plan import PLAN_OFF, Plan
@@ -203,5 +207,24 @@ def test_near_ties_name_their_positions(tmp_path: Path) -> None:
         positions: tuple[int, ...] = ()
         while engine.has_work:
             for output in engine.step():
-                positions += output.near_ties
+                positions += output.near_ties or ()
         assert positions == tuple(range(10))
+
+
+def test_near_ties_are_unknown_where_nothing_tells_them(toy_folder: Path) -> None:
+    """After rejection, and of a model that computes in bfloat16; sample and match in float32 knows them."""
+    half = partial(sdpa_on, placement=Placement(torch.device("cpu"), torch.bfloat16))
+    limits = EngineLimits(max_total_tokens=512)
+    layers = Plan("layer_skip", 2)
+    for attention_of, plan, is_seeded, is_known in (
+        (attention_for, layers, False, False),
+        (attention_for, layers, True, True),
+        (attention_for, Plan("ngram", 2), False, True),
+        (half, PLAN_OFF, True, False),
+    ):
+        engine = Engine(toy_folder, limits, attention_of=attention_of)
+        engine.add(dataclasses.replace(request("a", plan, tokens=4), is_seeded=is_seeded))
+        (last,) = engine.step()
+        while last.finish is None:
+            last = last.merged(*engine.step())
+        assert (last.near_ties is not None) == is_known, (plan, is_seeded)
