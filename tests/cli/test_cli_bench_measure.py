@@ -21,7 +21,7 @@ from outrider.cli.bench.measure import (
 from outrider.cli.bench.ours import EngineArm, plan_of, spoilt
 from outrider.cli.bench.samples import SETTING_OFF, Case, Sample, Setting
 from outrider.cli.bench.visits import Visit
-from outrider.engine.drafters.layer_skip import LayerSet, write_layer_set
+from outrider.engine.drafters.layer_skip import LayerSet, Worth, write_layer_set
 from outrider.engine.profile import layers_path
 
 CASE = Case("toy", "edit", "ABCDABCDAB", 0.0, 40)
@@ -140,6 +140,7 @@ def test_the_layers_that_the_profile_found_are_skipped(
     monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path))
     path = layers_path(toy_folder, tmp_path)
     path.parent.mkdir(parents=True)
-    write_layer_set(path, LayerSet(num_layers=ours.engine.model.config.num_layers, skip=(), num_head_tokens=7))
+    worth = Worth(k=2, accept_length=1.5, speedup=1.25, step_cost=0.5, num_tokens=9)
+    write_layer_set(path, LayerSet(num_layers=ours.engine.model.config.num_layers, skip=(), worth=worth))
     default, stored = (arm.engine.drafters.info["layer_skip"] for arm in (ours, EngineArm(toy_folder)))
-    assert (default["num_head_tokens"], stored["num_head_tokens"]) == (None, 7)
+    assert default["worth"] is None and stored["worth"]["speedup"] == 1.25
