@@ -58,7 +58,8 @@ class Answer:
     finish: Finish | None = None
     stats: SpecStats | None = None
     num_drafter_failures: int = 0
-    num_near_ties: int = 0
+    num_near_ties: int | None = 0
+    """None when it is unknown of a part."""
     num_cached: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
@@ -68,7 +69,8 @@ class Answer:
         self.finish = output.finish
         self.stats = output.stats
         self.num_drafter_failures = output.num_drafter_failures
-        self.num_near_ties += len(output.near_ties)
+        if self.num_near_ties is not None:
+            self.num_near_ties = None if output.near_ties is None else self.num_near_ties + len(output.near_ties)
         self.num_cached = output.num_cached
         self.logprobs.extend(output.logprobs)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outrider.cli.bench.samples import Case, Sample, Setting
-from outrider.config import packaged_data
+from outrider.config import cache_dir, packaged_data
 from outrider.core import Hints, LaneAbility, LaneLoad, LaneView
 from outrider.policy.features import extract_features
 from outrider.policy.loader import Source, load_policies
@@ -61,13 +61,15 @@ class _TimedDrafter:
 
 
 class EngineArm:
-    """Our engine, without a cost table: every k is run as asked, none is trimmed."""
+    """Our engine, without a cost table: every k is run as asked, none is trimmed. It skips the layers that
+    `outrider profile` found, where it has."""
 
     def __init__(self, folder: Path, draft_model: Path | None = None) -> None:
         from outrider.engine.drafters.sources import DraftOptions
         from outrider.engine.engine import Engine, EngineLimits
+        from outrider.engine.profile import layers_for
 
-        self.engine = Engine(folder, EngineLimits(), DraftOptions(draft_model))
+        self.engine = Engine(folder, EngineLimits(), DraftOptions(draft_model, layers_for(folder, cache_dir())))
         self._ability = LaneAbility.embedded("bench", tuple(self.engine.drafters.makers))
         self._policies = load_policies(Source([packaged_data("policies")]))
 
