@@ -26,7 +26,7 @@ test-sglang: model
 	$(BIN)/python -m pytest -m sglang tests/sglang tests/contract tests/e2e $(ARGS)
 
 bench: model
-	@$(BIN)/outrider bench engine --suite policy $(JSON_ARG) $(ARGS)
+	@$(BIN)/outrider bench engine --suite tasks $(JSON_ARG) $(ARGS)
 
 bench-gateway: $(READY)
 	@$(BIN)/outrider bench gateway $(JSON_ARG) $(ARGS)

@@ -62,7 +62,7 @@ class Arms:
         if setting.arm in self.others:
             return self.others[setting.arm](case, self.ours.encode(case), setting)
         if setting == POLICY:
-            return self.ours.run(case, setting, self.ours.policy_plan(case), number)
+            return self.ours.run(case, setting, self.ours.decider.decide(case).plan, number)
         answer = off.token_ids if off is not None and setting.arm == "prediction" else None
         return self.ours.run(case, setting, plan_of(setting), number, answer)
 

@@ -90,6 +90,11 @@ def ratio(sample: Sample, other: Sample) -> float | None:
     return None if speeds[0] is None or speeds[1] is None else speeds[0] / speeds[1]
 
 
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """None when one is the beginning of the other."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+
+
 class Samples:
     """All answers of a run, and medians over them."""
 
