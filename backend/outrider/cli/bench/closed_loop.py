@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from outrider.engine.engine import Output
     from outrider.policy.decision import Decision
     from outrider.speculation.proposal import Proposal
+
+#: Parts of a stretch, of which all settings run one before any runs the next.
+NUM_SLICES = 8
 
 
 @dataclass(slots=True)
@@ -104,6 +107,73 @@ class _Useless:
         """Holds nothing."""
 
 
+class _Traffic:
+    """The requests of one setting in one turn: in a queue of their own, on a clock of their own."""
+
+    def __init__(self, ours: EngineArm, decider: Decider, turn: Turn, setting: Setting) -> None:
+        self._ours, self._decider, self._turn, self._setting = ours, decider, turn, setting
+        max_tokens, size = turn.cases[0].max_tokens, turn.cell.size
+        self._asked = zip(cycle(turn.cases), limits(size, max_tokens), strict=False)
+        self._num_wanted = num_measured(size, max_tokens)
+        self._scheduler = ours.scheduler()
+        self._running: dict[str, Request] = {}
+        self._started: list[Request] = []
+        self._clock_s = 0.0
+        self._start_s = 0.0
+        self._num_tokens = 0
+
+    def fill(self) -> None:
+        """Until each of the first requests has begun to write; this is not measured."""
+        while not self._started or not all(request.token_ids for request in self._started):
+            self._step()
+        self._start_s, self._num_tokens = self._clock_s, 0
+
+    def advance(self, share: float) -> None:
+        """Until this share of the tokens has come."""
+        while self._num_tokens < share * self._num_wanted:
+            self._step()
+
+    def end(self) -> Stretch:
+        """What is cut off teaches the policy nothing."""
+        from outrider.engine.sequence import Finish
+
+        self._ours.engine.scheduler = self._scheduler
+        for rid in self._running:
+            self._ours.engine.abort(rid, Finish("abort"))
+        seconds = self._clock_s - self._start_s
+        return Stretch(self._setting, self._turn, self._num_tokens, seconds, tuple(self._started))
+
+    def _step(self) -> None:
+        """A step of the engine with as many requests as the cell has, and what it brought."""
+        began_s = time.perf_counter()
+        self._ours.engine.scheduler = self._scheduler
+        while len(self._running) < self._turn.cell.size:
+            self._start()
+        outputs = self._ours.engine.step()
+        self._clock_s += time.perf_counter() - began_s
+        for output in outputs:
+            self._num_tokens += len(output.token_ids)
+            self._running[output.rid].take(output, self._clock_s)
+            if output.finish is not None:
+                self._end(self._running.pop(output.rid))
+
+    def _start(self) -> None:
+        """In the loop's steady state, which is what is measured, each request finds all the others running."""
+        case, limit = next(self._asked)
+        case = replace(case, max_tokens=limit)
+        decision = self._decider.decide(case, self._turn.cell.size - 1) if self._setting == POLICY else None
+        plan = plan_of(self._setting) if decision is None else decision.plan
+        useless = _Useless(self._ours.engine.tokenizer.vocab_size - 1) if self._turn.cell.is_hopeless else None
+        number = len(self._started)
+        self._ours.start(f"bench-{number}", case, plan, seed=SEED + number, drafter=useless)
+        self._running[f"bench-{number}"] = request = Request(case, plan, decision)
+        self._started.append(request)
+
+    def _end(self, request: Request) -> None:
+        if request.decision is not None:
+            self._decider.learn(request.decision, request.feedback)
+
+
 class ClosedLoop:
     """One engine and two policies, which learn from what they decided: of the mix, and of useless drafters."""
 
@@ -111,53 +181,19 @@ class ClosedLoop:
         self._ours = ours
         self._deciders = {False: ours.decider, True: Decider(ours)}
 
-    def run(self, turn: Turn, setting: Setting) -> Stretch:
-        """Traffic until enough tokens have come. The clock starts when each of the first requests has begun to write;
-        what is cut off at the end teaches the policy nothing.
+    def run(self, turn: Turn) -> list[Stretch]:
+        """Every setting's traffic, a slice of each in turns, so that whatever else the machine does slows all alike.
 
-        All settings are given the same requests in the same order, with the same noise, and so write the same text.
+        All are given the same requests in the same order, with the same noise, and so write the same text; a slice is
+        as many tokens for each.
         """
-        from outrider.engine.sequence import Finish
-
-        engine, size = self._ours.engine, turn.cell.size
-        max_tokens = turn.cases[0].max_tokens
-        asked = zip(cycle(turn.cases), limits(size, max_tokens), strict=False)
-        started: list[Request] = []
-        running: dict[str, Request] = {}
-        num_tokens, num_wanted, start_s = 0, num_measured(size, max_tokens), 0.0
-        while num_tokens < num_wanted:
-            while len(running) < size:
-                running[f"bench-{len(started)}"] = request = self._start(turn, setting, len(started), asked)
-                started.append(request)
-            outputs = engine.step()
-            now_s = time.perf_counter()
-            for output in outputs:
-                running[output.rid].take(output, now_s)
-                if output.finish is not None:
-                    self._end(turn, running.pop(output.rid))
-            if start_s:
-                num_tokens += sum(len(output.token_ids) for output in outputs)
-            elif all(request.token_ids for request in started):
-                start_s = now_s
-        for rid in running:
-            engine.abort(rid, Finish("abort"))
-        return Stretch(setting, turn, num_tokens, now_s - start_s, tuple(started))
-
-    def _start(self, turn: Turn, setting: Setting, number: int, asked: Iterator[tuple[Case, int]]) -> Request:
-        """In the loop's steady state, which is what is measured, each request finds all the others running."""
-        case, limit = next(asked)
-        case = replace(case, max_tokens=limit)
-        decision = None
-        if setting == POLICY:
-            decision = self._deciders[turn.cell.is_hopeless].decide(case, turn.cell.size - 1)
-        plan = plan_of(setting) if decision is None else decision.plan
-        useless = _Useless(self._ours.engine.tokenizer.vocab_size - 1) if turn.cell.is_hopeless else None
-        self._ours.start(f"bench-{number}", case, plan, seed=SEED + number, drafter=useless)
-        return Request(case, plan, decision)
-
-    def _end(self, turn: Turn, request: Request) -> None:
-        if request.decision is not None:
-            self._deciders[turn.cell.is_hopeless].learn(request.decision, request.feedback)
+        traffic = [_Traffic(self._ours, self._deciders[turn.cell.is_hopeless], turn, s) for s in turn.settings]
+        for one in traffic:
+            one.fill()
+        for number in range(NUM_SLICES):
+            for one in traffic:
+                one.advance((number + 1) / NUM_SLICES)
+        return [one.end() for one in traffic]
 
     def read(self, cases: Sequence[Case]) -> None:
         """Read all prompts once, so that none has to be read while the clock runs."""
@@ -168,14 +204,12 @@ class ClosedLoop:
 
 
 def measure_mix(ours: EngineArm, mix: Mix, clock: Clock, stretches: list[Stretch]) -> None:
-    """Round after round until the time is over; the first cell is measured whole."""
-    loop, first = ClosedLoop(ours), None
+    """Round after round until the time is over; the first cell is measured in any case."""
+    loop = ClosedLoop(ours)
     clock.show("reading prompts")
     loop.read([case for cases in mix.cases.values() for case in cases])
     for turn in mix.turns():
-        first = first or turn
-        for setting in turn.settings:
-            if clock.share >= 1.0 and turn is not first:
-                return
-            clock.show(f"round {turn.round + 1}, {turn.cell}: {setting}")
-            stretches.append(loop.run(turn, setting))
+        if clock.share >= 1.0 and stretches:
+            return
+        clock.show(f"round {turn.round + 1}, {turn.cell}")
+        stretches.extend(loop.run(turn))

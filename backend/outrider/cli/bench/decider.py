@@ -22,7 +22,7 @@ class Decider:
 
     def __init__(self, ours: EngineArm) -> None:
         drafters = tuple(ours.engine.drafters.makers)
-        self._ability = LaneAbility.embedded("bench", drafters, ours.engine.cost, ours.max_running)
+        self._ability = LaneAbility.embedded("bench", drafters, ours.engine.cost, ours.limits.max_running)
         self._policies = load_policies(Source([packaged_data("policies")]))
 
     def decide(self, case: Case, num_others: int = 0) -> Decision:

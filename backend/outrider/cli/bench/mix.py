@@ -104,7 +104,7 @@ def limits(size: int, max_tokens: int) -> Iterator[int]:
 
 
 def num_measured(size: int, max_tokens: int) -> int:
-    """Tokens after which a measurement ends: as many as the staggered requests have, and those of one and a half at least."""
+    """Tokens after which a measurement ends: as many as the staggered requests have, and at least those of 1.5."""
     return max(sum(-(-max_tokens * (i + 1) // size) for i in range(size)), 3 * max_tokens // 2)
 
 

@@ -53,14 +53,11 @@ def mix_aims(regret: Regret) -> list[Aim]:
     off = {cell: ratio for cell in cells if (ratio := regret.ratio([cell], regret.off)) is not None}
     worst = min(off, key=lambda cell: off[cell], default=None)
     is_useless = regret.hopeless and not regret.num_accepted()
+    each = at_least("policy / best setting of each cell", regret.ratio(cells, regret.each_best), EACH)
+    one = at_least("policy / best single setting", regret.ratio(cells, regret.single_best), SINGLE, single)
+    plain = at_least("policy / off, worst cell", min(off.values(), default=None), PLAIN, str(worst or ""))
     return [
-        _explained(
-            regret, at_least("policy / best setting of each cell", regret.ratio(cells, regret.each_best), EACH)
-        ),
-        _explained(
-            regret, at_least("policy / best single setting", regret.ratio(cells, regret.single_best), SINGLE, single)
-        ),
-        _explained(regret, at_least("policy / off, worst cell", min(off.values(), default=None), PLAIN, str(worst or ""))),
+        *(_explained(regret, aim) for aim in (each, one, plain)),
         at_most("time with useless drafts / off", regret.slowdown() if is_useless else None, USELESS),
         _same("greedy", compared(regret.stretches, is_greedy=True)),
         _same("sampled", compared(regret.stretches, is_greedy=False)),

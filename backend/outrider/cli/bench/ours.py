@@ -15,6 +15,7 @@ from outrider.policy.plan import PLAN_OFF, Plan
 if TYPE_CHECKING:
     from outrider.cost import CostTable
     from outrider.engine.drafters import Drafter
+    from outrider.engine.scheduler import Scheduler
     from outrider.engine.sequence import GenerateRequest
     from outrider.speculation.proposal import Proposal
 
@@ -65,9 +66,8 @@ class EngineArm:
         from outrider.engine.drafters.sources import DraftOptions
         from outrider.engine.engine import Engine, EngineLimits
 
-        limits = EngineLimits()
-        self.engine = Engine(folder, limits, DraftOptions(draft_model), cost)
-        self.max_running = limits.max_running
+        self.limits = EngineLimits()
+        self.engine = Engine(folder, self.limits, DraftOptions(draft_model), cost)
         self.decider = Decider(self)
 
     def encode(self, case: Case) -> tuple[int, ...]:
@@ -114,6 +114,13 @@ class EngineArm:
         for i in range(len(cases)):
             self.engine.abort(f"bench-{i}", Finish("abort"))
         return num_tokens / seconds
+
+    def scheduler(self) -> Scheduler:
+        """Another queue for this engine, over the same cache; the engine runs the one that it is given."""
+        from outrider.engine.scheduler import Scheduler
+
+        rows = self.limits.max_prefill_rows, self.limits.max_step_rows
+        return Scheduler(self.engine.pool, self.limits.max_running, *rows, self.engine.cost)
 
     def start(self, rid: str, case: Case, plan: Plan, seed: int, drafter: Drafter | None = None) -> None:
         """Queue a case, with the plan's drafter unless another is given; the caller runs the steps."""

@@ -26,7 +26,7 @@ def policy(
     fixed: Annotated[str, typer.Option(help="Settings that the policy is held against.")] = FIXED,
     batch: Annotated[str, typer.Option(help="Concurrent requests.")] = "1,4,12",
     tokens: Annotated[int, typer.Option(min=8, help="Longest answer.")] = 64,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Time for all of it; more gives more rounds.")] = 12.0,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Time for all of it; more gives more rounds.")] = 14.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """What deciding per request is worth: the policy against every fixed setting. Ctrl-C keeps what is done."""
@@ -51,7 +51,7 @@ def policy(
         clock = Clock(minutes, progress)
         clock.show("loading the model")
         ours = EngineArm(folder, cost=read_table(table_path(folder, cache_dir())))
-        mix = Mix(cases, sizes, parse_fixed(fixed, tuple(ours.engine.drafters.makers)), ours.max_running)
+        mix = Mix(cases, sizes, parse_fixed(fixed, tuple(ours.engine.drafters.makers)), ours.limits.max_running)
         try:
             measure_mix(ours, mix, clock, stretches)
         except KeyboardInterrupt:
