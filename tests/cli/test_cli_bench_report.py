@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from bench_samples import sample
 
-from outrider.cli.bench.measure import BatchSample, Results
+from outrider.cli.bench.measure import Results
 from outrider.cli.bench.report import (
     agreement_rows,
     as_table,
@@ -18,7 +18,7 @@ from outrider.cli.bench.report import (
     shown,
     task_rows,
 )
-from outrider.cli.bench.samples import SETTING_OFF, Samples, Setting
+from outrider.cli.bench.samples import SETTING_OFF, BatchSample, Samples, Setting
 from outrider.engine.anatomy import Anatomy
 
 

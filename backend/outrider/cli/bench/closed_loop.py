@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from outrider.cli.bench.decider import Decider
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Parts of a stretch, of which all settings run one before any runs the next.
 NUM_SLICES = 8
+#: A slice counts when it had this much of the processor time per second that slices usually have.
+USUAL_SHARE = 0.9
 
 
 @dataclass(slots=True)
@@ -62,10 +65,12 @@ class Stretch:
     setting: Setting
     turn: Turn
     num_tokens: int
-    """Of all requests together, while the clock ran."""
+    """Of all requests together, in the slices that count."""
     seconds: float
     requests: tuple[Request, ...]
     """In the order in which they started; the last ones were cut off."""
+    num_left_out: int = 0
+    """Slices that count for no setting, since something else had the processor in one of them."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -81,12 +86,38 @@ class Stretch:
             "round": self.turn.round,
             "num_tokens": self.num_tokens,
             "seconds": self.seconds,
+            "slices left out": self.num_left_out,
             "requests": [
                 {"case": r.case.name, **r.plan.to_wire(), "rule": r.decision and r.decision.rule,
                  "token_ids": r.token_ids, "near_ties": sorted(r.near_ties)}
                 for r in self.requests
             ],
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A part of a stretch."""
+
+    num_tokens: int
+    seconds: float
+    cpu_s: float
+    """Processor time of all threads: where it is short of the seconds, something else had the processor."""
+
+
+def undisturbed(by_setting: Sequence[Sequence[Slice]]) -> list[int]:
+    """Numbers of the slices in which every setting had as much of the processor as usual; all when there are none.
+
+    What is left out is left out for all settings, so that the same texts count. A thread that waits for a core holds
+    up all others at each barrier, which makes a slice up to ten times as slow.
+    """
+    usual = median(one.cpu_s / one.seconds for slices in by_setting for one in slices if one.seconds)
+    found = [
+        number
+        for number, slices in enumerate(zip(*by_setting, strict=True))
+        if all(one.cpu_s >= USUAL_SHARE * usual * one.seconds for one in slices)
+    ]
+    return found or list(range(len(by_setting[0])))
 
 
 class _Useless:
@@ -119,29 +150,34 @@ class _Traffic:
         self._running: dict[str, Request] = {}
         self._started: list[Request] = []
         self._clock_s = 0.0
-        self._start_s = 0.0
         self._num_tokens = 0
+        self.slices: list[Slice] = []
 
     def fill(self) -> None:
         """Until each of the first requests has begun to write; this is not measured."""
         while not self._started or not all(request.token_ids for request in self._started):
             self._step()
-        self._start_s, self._num_tokens = self._clock_s, 0
+        self._num_tokens = 0
 
     def advance(self, share: float) -> None:
-        """Until this share of the tokens has come."""
+        """A slice: until this share of the tokens has come."""
+        before, began_s, began_cpu_s = self._num_tokens, self._clock_s, time.process_time()
         while self._num_tokens < share * self._num_wanted:
             self._step()
+        cpu_s = time.process_time() - began_cpu_s
+        self.slices.append(Slice(self._num_tokens - before, self._clock_s - began_s, cpu_s))
 
-    def end(self) -> Stretch:
-        """What is cut off teaches the policy nothing."""
+    def end(self, counted: Sequence[int]) -> Stretch:
+        """With the slices that count. What is cut off teaches the policy nothing."""
         from outrider.engine.sequence import Finish
 
         self._ours.engine.scheduler = self._scheduler
         for rid in self._running:
             self._ours.engine.abort(rid, Finish("abort"))
-        seconds = self._clock_s - self._start_s
-        return Stretch(self._setting, self._turn, self._num_tokens, seconds, tuple(self._started))
+        slices = [self.slices[i] for i in counted]
+        num_tokens, seconds = sum(one.num_tokens for one in slices), sum(one.seconds for one in slices)
+        num_left_out = len(self.slices) - len(slices)
+        return Stretch(self._setting, self._turn, num_tokens, seconds, tuple(self._started), num_left_out)
 
     def _step(self) -> None:
         """A step of the engine with as many requests as the cell has, and what it brought."""
@@ -193,7 +229,8 @@ class ClosedLoop:
         for number in range(NUM_SLICES):
             for one in traffic:
                 one.advance((number + 1) / NUM_SLICES)
-        return [one.end() for one in traffic]
+        counted = undisturbed([one.slices for one in traffic])
+        return [one.end(counted) for one in traffic]
 
     def read(self, cases: Sequence[Case]) -> None:
         """Read all prompts once, so that none has to be read while the clock runs."""
@@ -204,12 +241,18 @@ class ClosedLoop:
 
 
 def measure_mix(ours: EngineArm, mix: Mix, clock: Clock, stretches: list[Stretch]) -> None:
-    """Round after round until the time is over; the first cell is measured in any case."""
+    """Every size for its share of the time, round after round; the first cell of each in any case.
+
+    One size after the other, since load that lasts is what is measured, and not how fast the policy follows a change.
+    """
     loop = ClosedLoop(ours)
     clock.show("reading prompts")
     loop.read([case for cases in mix.cases.values() for case in cases])
-    for turn in mix.turns():
-        if clock.share >= 1.0 and stretches:
-            return
-        clock.show(f"round {turn.round + 1}, {turn.cell}")
-        stretches.extend(loop.run(turn))
+    start = clock.share
+    for i, size in enumerate(mix.sizes):
+        until = start + (1.0 - start) * (i + 1) / len(mix.sizes)
+        for number, turn in enumerate(mix.turns(size)):
+            if number and clock.share >= until:
+                break
+            clock.show(f"round {turn.round + 1}, {turn.cell}")
+            stretches.extend(loop.run(turn))

@@ -66,18 +66,17 @@ class Mix:
         if max(self.sizes) > self.max_running:
             raise ConfigError(f"--batch {max(self.sizes)}: the engine runs {self.max_running} requests at once")
 
-    def turns(self) -> Iterator[Turn]:
-        """Without an end; every round begins with another setting, and where fewer than all prompts are needed, with
-        others."""
+    def turns(self, size: int) -> Iterator[Turn]:
+        """Rounds at one size, without an end; each begins with another setting, and where fewer than all prompts are
+        needed, with others."""
         for number in count():
-            for size in self.sizes:
-                for workload, cases in self.cases.items():
-                    first = number * max(size, 2) % len(cases)
-                    order = (*cases[first:], *cases[:first])
-                    yield Turn(Cell(workload, size), number, _turned((*self.fixed, POLICY), number), order)
-                    if workload == self.hopeless:
-                        pair = _turned((SETTING_OFF, POLICY), number)
-                        yield Turn(Cell(workload, size, is_hopeless=True), number, pair, order)
+            for workload, cases in self.cases.items():
+                first = number * max(size, 2) % len(cases)
+                order = (*cases[first:], *cases[:first])
+                yield Turn(Cell(workload, size), number, _turned((*self.fixed, POLICY), number), order)
+                if workload == self.hopeless:
+                    pair = _turned((SETTING_OFF, POLICY), number)
+                    yield Turn(Cell(workload, size, is_hopeless=True), number, pair, order)
 
     @property
     def hopeless(self) -> str:

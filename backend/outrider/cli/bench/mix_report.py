@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from outrider.cli.bench.aims import Aim, at_least, at_most
+from outrider.cli.bench.closed_loop import NUM_SLICES
 from outrider.cli.bench.mix import Cell, Mix
 from outrider.cli.bench.regret import Regret
 from outrider.cli.bench.report import Row, aim_rows
@@ -85,12 +86,15 @@ def facts(ours: EngineArm, mix: Mix, regret: Regret, *, is_interrupted: bool) ->
     import torch
 
     cells = (*regret.cells, *regret.hopeless)
+    num_out = sum(one.num_left_out for one in regret.stretches)
+    num_slices = max(1, NUM_SLICES * len(regret.stretches))
     nums = [len(regret.rounds([cell])) for cell in cells]
     return {
         "threads": torch.get_num_threads(),
         "cost table": "measured on this machine" if ours.engine.cost is not None else "none, the closed form",
         "cells": f"{len(cells)} of {mix.num_cells}{', interrupted' if is_interrupted else ''}",
         "rounds": f"{min(nums, default=0)}-{max(nums, default=0)}",
+        "slices left out": f"{100 * num_out / num_slices:.0f} %, in which another process had the processor",
         "prompts": ", ".join(f"{len(cases)} {workload}" for workload, cases in mix.cases.items()),
         "compared": "with the setting that is best in the other rounds, medians over rounds; the mix has as many "
         "tokens in each cell; every request finds all others of its batch running",

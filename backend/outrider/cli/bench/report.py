@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.cli.bench.aims import Aim, aims
 from outrider.cli.bench.formula import formula_rows
-from outrider.cli.bench.measure import BatchSample, Results
-from outrider.cli.bench.samples import SETTING_OFF, Sample, Samples, Setting, first_difference
+from outrider.cli.bench.measure import Results
+from outrider.cli.bench.samples import SETTING_OFF, BatchSample, Sample, Samples, Setting, first_difference
 from outrider.cli.bench.visits import POLICY
 from outrider.core import DRAFTERS, OFF
 

@@ -83,6 +83,15 @@ class Sample:
         return data
 
 
+@dataclass(frozen=True, slots=True)
+class BatchSample:
+    """Tokens per second of all requests of a batch together."""
+
+    setting: Setting
+    size: int
+    tokens_per_s: float
+
+
 def ratio(sample: Sample, other: Sample) -> float | None:
     """Speed of one answer over that of another to the same case, over as many tokens as both have."""
     shared = min(sample.num_tokens, other.num_tokens)
