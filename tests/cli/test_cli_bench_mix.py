@@ -65,13 +65,13 @@ def test_more_requests_than_the_engine_runs_are_refused() -> None:
 
 def test_the_shipped_prompts_are_four_workloads_of_six() -> None:
     """Creative ones are hot, code and quotes greedy, as such requests are."""
-    cases = mixed_cases(load_prompts(packaged_data("workloads") / "mixed.yaml"), [], 48)
+    cases = mixed_cases(load_prompts(packaged_data("workloads") / "mixed.yaml"), [])
     assert {name: len(found) for name, found in cases.items()} == dict.fromkeys(
         ("code", "quote", "chat", "creative"), 6
     )
     heats = {name: {case.temperature for case in found} for name, found in cases.items()}
     assert heats == {"code": {0.0}, "quote": {0.0}, "chat": {0.0, 0.7}, "creative": {1.2}}
-    assert {case.max_tokens for found in cases.values() for case in found} == {48}
+    assert {case.max_tokens for found in cases.values() for case in found} == {64}
 
 
 def test_questions_replace_the_workloads_that_they_stand_for() -> None:
@@ -82,7 +82,7 @@ def test_questions_replace_the_workloads_that_they_stand_for() -> None:
         Question(question_id=3, category="writing", turns=["Write an ode."]),
         Question(question_id=4, category="rag", turns=["What?"]),
     ]
-    cases = mixed_cases(load_prompts(packaged_data("workloads") / "mixed.yaml"), questions, 48)
+    cases = mixed_cases(load_prompts(packaged_data("workloads") / "mixed.yaml"), questions)
     assert [case.name for case in cases["code"]] == ["coding-1"]
     assert [(case.name, case.temperature) for case in cases["creative"]] == [("writing-3", 1.2)]
     assert {name: len(cases[name]) for name in ("quote", "chat")} == {"quote": 6, "chat": 6}

@@ -21,7 +21,7 @@ def test_one_command_prints_the_cells_the_aims_and_the_conditions(tmp_path: Path
     """And writes the same rows, and every request, to its file."""
     prompts, written = tmp_path / "prompts.yaml", tmp_path / "figures.json"
     prompts.write_text(PROMPTS, encoding="utf-8")
-    options = ["--model", str(toy_folder), "--prompts", str(prompts), "--json", str(written), "--tokens", "16"]
+    options = ["--model", str(toy_folder), "--prompts", str(prompts), "--json", str(written)]
     options += ["--minutes", "0.03", "--batch", "1,3", "--fixed", "ngram:2"]
     result = CliRunner().invoke(app, ["bench", "policy", *options])
     assert result.exit_code == 0, result.output

@@ -141,12 +141,12 @@ class _Useless:
 class _Traffic:
     """The requests of one setting in one turn: in a queue of their own, on a clock of their own."""
 
-    def __init__(self, ours: EngineArm, decider: Decider, turn: Turn, setting: Setting) -> None:
+    def __init__(self, ours: EngineArm, decider: Decider, turn: Turn, setting: Setting, *, is_trimmed: bool) -> None:
         self._ours, self._decider, self._turn, self._setting = ours, decider, turn, setting
-        max_tokens, size = turn.cases[0].max_tokens, turn.cell.size
+        max_tokens, size = max(case.max_tokens for case in turn.cases), turn.cell.size
         self._asked = zip(cycle(turn.cases), limits(size, max_tokens), strict=False)
         self._num_wanted = num_measured(size, max_tokens)
-        self._scheduler = ours.scheduler()
+        self._scheduler = ours.scheduler(is_trimmed=is_trimmed)
         self._running: dict[str, Request] = {}
         self._started: list[Request] = []
         self._clock_s = 0.0
@@ -196,7 +196,7 @@ class _Traffic:
     def _start(self) -> None:
         """In the loop's steady state, which is what is measured, each request finds all the others running."""
         case, limit = next(self._asked)
-        case = replace(case, max_tokens=limit)
+        case = replace(case, max_tokens=min(limit, case.max_tokens))
         decision = self._decider.decide(case, self._turn.cell.size - 1) if self._setting == POLICY else None
         plan = plan_of(self._setting) if decision is None else decision.plan
         useless = _Useless(self._ours.engine.tokenizer.vocab_size - 1) if self._turn.cell.is_hopeless else None
@@ -213,8 +213,9 @@ class _Traffic:
 class ClosedLoop:
     """One engine and two policies, which learn from what they decided: of the mix, and of useless drafters."""
 
-    def __init__(self, ours: EngineArm) -> None:
+    def __init__(self, ours: EngineArm, *, trims_fixed: bool = False) -> None:
         self._ours = ours
+        self._trims_fixed = trims_fixed
         self._deciders = {False: ours.decider, True: Decider(ours)}
 
     def run(self, turn: Turn) -> list[Stretch]:
@@ -223,7 +224,11 @@ class ClosedLoop:
         All are given the same requests in the same order, with the same noise, and so write the same text; a slice is
         as many tokens for each.
         """
-        traffic = [_Traffic(self._ours, self._deciders[turn.cell.is_hopeless], turn, s) for s in turn.settings]
+        decider = self._deciders[turn.cell.is_hopeless]
+        traffic = [
+            _Traffic(self._ours, decider, turn, setting, is_trimmed=self._trims_fixed or setting == POLICY)
+            for setting in turn.settings
+        ]
         for one in traffic:
             one.fill()
         for number in range(NUM_SLICES):
@@ -245,7 +250,7 @@ def measure_mix(ours: EngineArm, mix: Mix, clock: Clock, stretches: list[Stretch
 
     One size after the other, since load that lasts is what is measured, and not how fast the policy follows a change.
     """
-    loop = ClosedLoop(ours)
+    loop = ClosedLoop(ours, trims_fixed=mix.trims_fixed)
     clock.show("reading prompts")
     loop.read([case for cases in mix.cases.values() for case in cases])
     start = clock.share

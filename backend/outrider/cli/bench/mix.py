@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from outrider.cli.bench.samples import SETTING_OFF, Case, Setting
-from outrider.cli.bench.visits import POLICY
+from outrider.cli.bench.visits import POLICY, TOKENS
 from outrider.core import MAX_K
 from outrider.errors import ConfigError
 from outrider.workloads.prompts import Prompt
@@ -61,6 +61,8 @@ class Mix:
     fixed: Sequence[Setting]
     max_running: int
     """Requests that the engine runs at once; ConfigError when a size is above it."""
+    trims_fixed: bool = False
+    """Fixed settings verify only the drafts that are expected to pay, too, and not all that they are set to."""
 
     def __post_init__(self) -> None:
         if max(self.sizes) > self.max_running:
@@ -96,7 +98,7 @@ def _turned(settings: tuple[Setting, ...], number: int) -> tuple[Setting, ...]:
 
 
 def limits(size: int, max_tokens: int) -> Iterator[int]:
-    """Tokens of each request: the first ones are staggered, so that later ones start one by one, as traffic does."""
+    """Most tokens of each request: the first are staggered, so that later ones start one by one, as traffic does."""
     yield from (-(-max_tokens * (i + 1) // size) for i in range(size))
     while True:
         yield max_tokens
@@ -107,11 +109,11 @@ def num_measured(size: int, max_tokens: int) -> int:
     return max(sum(-(-max_tokens * (i + 1) // size) for i in range(size)), 3 * max_tokens // 2)
 
 
-def mixed_cases(prompts: Sequence[Prompt], questions: Sequence[Question], max_tokens: int) -> dict[str, list[Case]]:
+def mixed_cases(prompts: Sequence[Prompt], questions: Sequence[Question]) -> dict[str, list[Case]]:
     """Prompts by workload, which is their task; questions replace those of the workloads that they stand for."""
     found: dict[str, list[Case]] = {}
     for prompt in prompts:
-        case = Case(prompt.name, prompt.task, prompt.text, prompt.temperature, max_tokens)
+        case = Case(prompt.name, prompt.task, prompt.text, prompt.temperature, prompt.max_tokens)
         found.setdefault(prompt.task, []).append(case)
     chosen = sample([q for q in questions if len(q.turns[0]) <= _MAX_CHARS], 0)
     for workload, categories in CATEGORIES.items():
@@ -119,7 +121,7 @@ def mixed_cases(prompts: Sequence[Prompt], questions: Sequence[Question], max_to
         heats = _HEAT[workload]
         if own:
             found[workload] = [
-                Case(f"{q.category}-{q.question_id}", workload, q.turns[0], heats[i % len(heats)], max_tokens)
+                Case(f"{q.category}-{q.question_id}", workload, q.turns[0], heats[i % len(heats)], TOKENS)
                 for i, q in enumerate(own)
             ]
     return found

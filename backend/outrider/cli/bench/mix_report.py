@@ -92,6 +92,7 @@ def facts(ours: EngineArm, mix: Mix, regret: Regret, *, is_interrupted: bool) ->
     return {
         "threads": torch.get_num_threads(),
         "cost table": "measured on this machine" if ours.engine.cost is not None else "none, the closed form",
+        "fixed settings": "drafts that do not pay are left out" if mix.trims_fixed else "every draft is verified",
         "cells": f"{len(cells)} of {mix.num_cells}{', interrupted' if is_interrupted else ''}",
         "rounds": f"{min(nums, default=0)}-{max(nums, default=0)}",
         "slices left out": f"{100 * num_out / num_slices:.0f} %, in which another process had the processor",

@@ -115,12 +115,15 @@ class EngineArm:
             self.engine.abort(f"bench-{i}", Finish("abort"))
         return num_tokens / seconds
 
-    def scheduler(self) -> Scheduler:
-        """Another queue for this engine, over the same cache; the engine runs the one that it is given."""
+    def scheduler(self, *, is_trimmed: bool) -> Scheduler:
+        """Another queue for this engine, over the same cache; the engine runs the one that it is given.
+
+        Trimmed, it verifies only the drafts that pay by the engine's cost table, if that has one.
+        """
         from outrider.engine.scheduler import Scheduler
 
         rows = self.limits.max_prefill_rows, self.limits.max_step_rows
-        return Scheduler(self.engine.pool, self.limits.max_running, *rows, self.engine.cost)
+        return Scheduler(self.engine.pool, self.limits.max_running, *rows, self.engine.cost if is_trimmed else None)
 
     def start(self, rid: str, case: Case, plan: Plan, seed: int, drafter: Drafter | None = None) -> None:
         """Queue a case, with the plan's drafter unless another is given; the caller runs the steps."""

@@ -25,7 +25,9 @@ def policy(
     ] = None,
     fixed: Annotated[str, typer.Option(help="Settings that the policy is held against.")] = FIXED,
     batch: Annotated[str, typer.Option(help="Concurrent requests.")] = "1,4,12",
-    tokens: Annotated[int, typer.Option(min=8, help="Longest answer.")] = 64,
+    trim_fixed: Annotated[
+        bool, typer.Option(help="Leave out drafts that do not pay under fixed settings too, by the cost table.")
+    ] = False,
     minutes: Annotated[float, typer.Option(min=0.01, help="Time for all of it; more gives more rounds.")] = 14.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
@@ -43,7 +45,7 @@ def policy(
 
     folder, sizes = locate(model, cache_dir()), parse_sizes(batch)
     questions = [] if spec_bench is None else load_questions(spec_bench)
-    cases = mixed_cases(load_prompts(prompts or packaged_data("workloads") / "mixed.yaml"), questions, tokens)
+    cases = mixed_cases(load_prompts(prompts or packaged_data("workloads") / "mixed.yaml"), questions)
     machine = conditions(model=model, minutes=minutes)
     stretches: list[Stretch] = []
     is_interrupted = False
@@ -51,7 +53,9 @@ def policy(
         clock = Clock(minutes, progress)
         clock.show("loading the model")
         ours = EngineArm(folder, cost=read_table(table_path(folder, cache_dir())))
-        mix = Mix(cases, sizes, parse_fixed(fixed, tuple(ours.engine.drafters.makers)), ours.limits.max_running)
+        mix = Mix(
+            cases, sizes, parse_fixed(fixed, tuple(ours.engine.drafters.makers)), ours.limits.max_running, trim_fixed
+        )
         try:
             measure_mix(ours, mix, clock, stretches)
         except KeyboardInterrupt:
