@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outrider.cli.bench.closed_loop import Request, Stretch
 from outrider.cli.bench.mix import Cell, Turn
 from outrider.cli.bench.samples import SETTING_OFF, Case, Setting
+from outrider.cli.bench.stretch import Request, Stretch
 from outrider.cli.bench.visits import POLICY
 from outrider.core import SpecStats
 from outrider.policy.plan import PLAN_OFF, Plan

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.cli.bench.closed_loop import ClosedLoop, Slice, measure_mix, undisturbed
+from outrider.cli.bench.closed_loop import ClosedLoop, measure_mix
 from outrider.cli.bench.measure import Clock
 from outrider.cli.bench.mix import Cell, Mix, Turn, num_measured
 from outrider.cli.bench.ours import EngineArm
@@ -79,13 +79,6 @@ def test_fixed_settings_verify_what_they_are_set_to(toy_folder: Path) -> None:
     ]
     assert proposed[0] > 0
     assert proposed[1] == 0
-
-
-def test_slices_without_the_processor_count_for_no_setting() -> None:
-    """Usual is what most slices have, whatever the number of threads; where none is usual all count."""
-    usual, starved = Slice(12, 1.0, 1.9), Slice(12, 8.0, 4.0)
-    assert undisturbed([[usual, usual, starved, usual], [usual, starved, usual, usual]]) == [0, 3]
-    assert undisturbed([[usual, starved], [starved, usual], [usual, usual]]) == [0, 1]
 
 
 def test_a_setting_has_a_clock_of_its_own(ours: EngineArm) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bench_stretches import CODE, NGRAM, request, stretches
 
-from outrider.cli.bench.closed_loop import Request
 from outrider.cli.bench.same_text import Pairs, compared
 from outrider.cli.bench.samples import SETTING_OFF
+from outrider.cli.bench.stretch import Request
 
 
 def pairs_of(plain: Request, drafted: Request, *, is_greedy: bool = True) -> Pairs:

@@ -14,7 +14,7 @@ from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 
 if TYPE_CHECKING:
-    from outrider.cli.bench.closed_loop import Stretch
+    from outrider.cli.bench.stretch import Stretch
 
 
 def policy(

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-from outrider.cli.bench.closed_loop import Stretch
 from outrider.cli.bench.mix import Cell
 from outrider.cli.bench.samples import SETTING_OFF, Setting
+from outrider.cli.bench.stretch import Stretch
 from outrider.cli.bench.visits import POLICY
 
 #: Of a round: which fixed setting each cell is held against.

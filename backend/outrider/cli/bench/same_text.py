@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outrider.cli.bench.closed_loop import Request, Stretch
 from outrider.cli.bench.mix import Cell
 from outrider.cli.bench.samples import SETTING_OFF, first_difference
+from outrider.cli.bench.stretch import Request, Stretch
 
 
 @dataclass(slots=True)
