@@ -38,6 +38,7 @@ def test_aims_that_are_missed_name_the_cells_that_lose_most() -> None:
     assert (each.is_met, each.figure) == (False, pytest.approx(0.75))
     assert each.why.startswith("chat, batch 4: 0.50 of off with ngram k=4 x1; code, batch 1: 1.00")
     assert (single.is_met, single.by) == (False, "ngram k=4")
+    assert single.why.startswith("the best setting of each cell gains 1.33; chat, batch 4")
     worst = found["policy / off, worst cell"]
     assert (worst.is_met, worst.figure, worst.by) == (False, pytest.approx(0.5), "chat, batch 4")
 

@@ -32,6 +32,13 @@ def test_the_best_single_setting_is_the_best_over_all_cells() -> None:
     assert regret.ratio(regret.cells, regret.single_best) == pytest.approx((2 / 20) / (1 / 20 + 1 / 40))
 
 
+def test_what_choosing_by_cell_can_gain_is_told() -> None:
+    """Whatever the policy did."""
+    measured = [*round_of(CODE, 0, 10, 20, 1), *round_of(CHAT, 0, 40, 20, 1)]
+    assert Regret(measured).headroom() == pytest.approx((2 / 20) / (1 / 20 + 1 / 40))
+    assert Regret([]).headroom() is None
+
+
 def test_luck_in_a_round_does_not_make_a_setting_the_best_of_that_round() -> None:
     """Equal settings that are fast by turns: the policy, as fast as their mean, loses nothing to either."""
     lucky = [round_of(CODE, number, *((30, 10) if number % 2 else (10, 30)), 20) for number in range(4)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
@@ -58,21 +59,28 @@ def mix_aims(regret: Regret) -> list[Aim]:
     one = at_least("policy / best single setting", regret.ratio(cells, regret.single_best), SINGLE, single)
     plain = at_least("policy / off, worst cell", min(off.values(), default=None), PLAIN, str(worst or ""))
     return [
-        *(_explained(regret, aim) for aim in (each, one, plain)),
+        _explained(regret, each),
+        _explained(regret, one, _headroom(regret)),
+        _explained(regret, plain),
         at_most("time with useless drafts / off", regret.slowdown() if is_useless else None, USELESS),
         _same("greedy", compared(regret.stretches, is_greedy=True)),
         _same("sampled", compared(regret.stretches, is_greedy=False)),
     ]
 
 
-def _explained(regret: Regret, aim: Aim) -> Aim:
+def _headroom(regret: Regret) -> list[str]:
+    found = regret.headroom()
+    return [] if found is None else [f"the best setting of each cell gains {found:.2f}"]
+
+
+def _explained(regret: Regret, aim: Aim, first: Sequence[str] = ()) -> Aim:
     """With the cells that lose most to what was best there, when it is missed."""
     if aim.is_met is not False:
         return aim
     ratios = {cell: ratio for cell in regret.cells if (ratio := regret.ratio([cell], regret.each_best)) is not None}
     worst = sorted(ratios, key=lambda cell: ratios[cell])[:_NUM_NAMED]
     named = [f"{cell}: {ratios[cell]:.2f} of {regret.best([cell])} with {regret.plans(cell)}" for cell in worst]
-    return replace(aim, why="; ".join(named))
+    return replace(aim, why="; ".join([*first, *named]))
 
 
 def _same(what: str, pairs: Pairs) -> Aim:

@@ -85,6 +85,20 @@ class Regret:
         found = self.ratios(cells, other)
         return median(found) if found else None
 
+    def headroom(self) -> float | None:
+        """What choosing the best fixed setting in each cell gains over the best one for all: more than that is not
+        there for any choice between them."""
+        rounds = self.rounds(self.cells)
+        if not rounds:
+            return None
+        single = self.best(self.cells)
+
+        def token_s(cell: Cell, setting: Setting) -> float:
+            return median(self._token_s[cell][number][setting] for number in rounds)
+
+        each_s = sum(min(token_s(cell, setting) for setting in self.fixed) for cell in self.cells)
+        return sum(token_s(cell, single) for cell in self.cells) / each_s
+
     def slowdown(self) -> float | None:
         """Time with useless drafters over time without any, of all rounds together: learning is part of it."""
         pairs = [found for cell in self.hopeless for found in self._token_s[cell].values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,17 @@ class Request:
         self.near_ties.update(output.near_ties)
         self.stats = output.stats
 
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "case": self.case.name,
+            **self.plan.to_wire(),
+            "rule": None if self.decision is None else self.decision.rule,
+            "stats": None if self.stats is None else asdict(self.stats),
+            "decode_s": self.last_s - self.first_s,
+            "token_ids": self.token_ids,
+            "near_ties": sorted(self.near_ties),
+        }
+
     @property
     def feedback(self) -> Feedback:
         return Feedback(self.stats, len(self.token_ids), self.last_s - self.first_s)
@@ -78,12 +89,8 @@ class Stretch:
             "num_tokens": self.num_tokens,
             "seconds": self.seconds,
             "slices left out": self.num_left_out,
-            "requests": [
-                {"case": r.case.name, **r.plan.to_wire(), "rule": r.decision and r.decision.rule,
-                 "token_ids": r.token_ids, "near_ties": sorted(r.near_ties)}
-                for r in self.requests
-            ],
-        }  # fmt: skip
+            "requests": [request.as_dict() for request in self.requests],
+        }
 
 
 @dataclass(frozen=True, slots=True)
