@@ -63,7 +63,9 @@ def policy(
     regret = Regret(stretches)
     stated = machine | facts(ours, mix, regret, is_interrupted=is_interrupted)
     tables = mix_parts(regret)
-    show(tables, [], stated)
+    num_cells = len(regret.cells) + len(regret.hopeless)
+    part = f"only {num_cells} of {mix.num_cells} cells were measured, and the aims are held against these alone"
+    show(tables, [part] if num_cells < mix.num_cells else [], stated)
     if json_file is not None:
         data = {"conditions": stated, "tables": tables, "stretches": [one.as_dict() for one in stretches]}
         json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
