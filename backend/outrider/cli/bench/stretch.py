@@ -115,4 +115,6 @@ def undisturbed(by_setting: Sequence[Sequence[Slice]]) -> list[int]:
         for number, slices in enumerate(zip(*by_setting, strict=True))
         if all(one.cpu_s >= USUAL_SHARE * usual * one.seconds for one in slices)
     ]
-    return found or list(range(len(by_setting[0])))
+    # A step that brings many tokens may leave the next slice without any.
+    has_tokens = all(any(slices[number].num_tokens for number in found) for slices in by_setting)
+    return found if has_tokens else list(range(len(by_setting[0])))
