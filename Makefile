@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JSON_ARG = $(if $(JSON),--json $(JSON))
 
-.PHONY: demo serve test test-sglang sglang-env check bench bench-gateway model format lock clean
+.PHONY: demo serve test test-sglang sglang-env check bench bench-policy bench-gateway model format lock clean
 
 demo: model
 	@$(BIN)/outrider demo
@@ -26,7 +26,10 @@ test-sglang: model
 	$(BIN)/python -m pytest -m sglang tests/sglang tests/contract tests/e2e $(ARGS)
 
 bench: model
-	@$(BIN)/outrider bench engine --suite policy $(JSON_ARG) $(ARGS)
+	@$(BIN)/outrider bench engine --suite tasks $(JSON_ARG) $(ARGS)
+
+bench-policy: model
+	@$(BIN)/outrider bench policy $(JSON_ARG) $(ARGS)
 
 bench-gateway: $(READY)
 	@$(BIN)/outrider bench gateway $(JSON_ARG) $(ARGS)
