@@ -34,6 +34,7 @@ from outrider.dispatch.keys import KeyRing
 from outrider.dispatch.learning import LearningStore, kept, learning_key
 from outrider.errors import ConfigError, SetupError
 from outrider.gateway.access import guard
+from outrider.gateway.background import opened
 from outrider.gateway.boundary import add_headers, boundary
 from outrider.gateway.routes import Routes
 from outrider.policy.loader import Source
@@ -124,10 +125,13 @@ def build(
     gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
     app = web.Application(middlewares=[boundary(metrics), guard(keys)], client_max_size=config.server.max_body_bytes)
-    Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload).add_to(app.router)
+    background = opened(config, dispatcher, pool, keys)
+    Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload, background=background).add_to(app.router)
     app[GATEWAY] = gateway
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.extend([_client_open, _lanes_running, _loop_watched])
+    if background is not None:
+        app.cleanup_ctx.append(background.running)
     if store is not None:
         app.cleanup_ctx.append(lambda _: kept(store, files.learner, learning_key(config)))
     return app

@@ -124,10 +124,14 @@ class RunBook:
         ending = self._unsaved.get(run)
         if ending is None or record.is_over:
             return record
-        return replace(record, status=ending.status, answer=ending.answer, error=ending.error)
+        num_events = record.num_events + len(ending.events)
+        return replace(record, status=ending.status, answer=ending.answer, error=ending.error, num_events=num_events)
 
     async def follow(self, run: str, after: int) -> AsyncGenerator[list[tuple[int, bytes]]]:
-        """Events behind number `after` as they come, to the run's end. StoreUnavailable."""
+        """Events behind number `after` as they come, to the run's end; none now and then, while none come.
+
+        StoreUnavailable.
+        """
         while True:
             news = self._news.setdefault(run, asyncio.Event())
             if events := await self.store.events(run, after, _BATCH):
@@ -138,15 +142,18 @@ class RunBook:
                 record = await self.get(run, None)
             except RunNotFound:
                 return  # deleted meanwhile
-            if (ending := self._unsaved.get(run)) is not None and record.num_events <= after:
-                yield [(record.num_events + 1 + i, data) for i, data in enumerate(ending.events)]
+            if (ending := self._unsaved.get(run)) is not None:
+                numbered = enumerate(ending.events, record.num_events - len(ending.events) + 1)
+                yield [(number, data) for number, data in numbered if number > after]
                 return
-            if record.is_over and record.num_events <= after:
+            if record.num_events > after:
+                continue
+            if record.is_over:
                 return
-            if record.num_events <= after:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_POLL_S):
-                        await news.wait()
+            yield []
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_S):
+                    await news.wait()
 
     async def cancel(self, record: Record) -> None:
         """End it; what has ended stays as it is. A run of another process ends when that one has seen it."""

@@ -91,12 +91,12 @@ class RunStore:
 
     async def get(self, run: str) -> Record | None:
         rows = await self._read(sa.select(*_COLUMNS).where(_RUNS.c.id == run))
-        return Record(*rows[0]) if rows else None
+        return _record(rows[0]) if rows else None
 
     async def events(self, run: str, after: int, limit: int) -> list[tuple[int, bytes]]:
         """Numbers and bytes of the events behind number `after`, in order."""
         query = sa.select(_EVENTS.c.number, _EVENTS.c.data).where(_EVENTS.c.run == run, _EVENTS.c.number > after)
-        return [(number, data) for number, data in await self._read(query.order_by(_EVENTS.c.number).limit(limit))]
+        return [(row[0], row[1]) for row in await self._read(query.order_by(_EVENTS.c.number).limit(limit))]
 
     async def begin(self, run: str, owner: str, now: float) -> bool:
         """From queued to in progress. False when it is not queued and ours any more."""
@@ -124,12 +124,12 @@ class RunStore:
         """Say that the owner of these runs is alive; gives those of them that are to be cancelled."""
         await self._change(_RUNS.update().where(_RUNS.c.owner == owner, _IS_OPEN).values(beat_at=now))
         query = sa.select(_RUNS.c.id).where(_RUNS.c.owner == owner, _IS_OPEN, _RUNS.c.is_cancelling)
-        return [run for (run,) in await self._read(query)]
+        return [row[0] for row in await self._read(query)]
 
     async def abandoned(self, before: float) -> list[Record]:
         """Open runs that nobody owns, or whose owner was last alive before that time; the oldest first."""
         query = sa.select(*_COLUMNS).where(_IS_OPEN, sa.or_(_RUNS.c.owner.is_(None), _RUNS.c.beat_at < before))
-        return [Record(*row) for row in await self._read(query.order_by(_RUNS.c.created_at))]
+        return [_record(row) for row in await self._read(query.order_by(_RUNS.c.created_at))]
 
     async def take(self, record: Record, owner: str, now: float) -> bool:
         """Become the owner of an abandoned run. False when somebody else was first."""
@@ -162,10 +162,10 @@ class RunStore:
         result = await self._write(lambda connection: connection.execute(change))
         return result.rowcount > 0
 
-    async def _read(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
-        async def work() -> Sequence[sa.Row[Any]]:
+    async def _read(self, query: sa.Select[Any]) -> Sequence[Any]:
+        async def work() -> Sequence[Any]:
             async with self._engine.connect() as connection:
-                return (await connection.execute(query)).all()
+                return list((await connection.execute(query)).all())
 
         return await self._whole(work())
 
@@ -194,6 +194,10 @@ class RunStore:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # of a caller that has gone; it is nobody's news
+
+
+def _record(row: Any) -> Record:
+    return Record(**row._mapping)
 
 
 async def _advance(connection: AsyncConnection, run: str, change: sa.Update, events: Sequence[bytes]) -> bool:
