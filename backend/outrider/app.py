@@ -125,13 +125,13 @@ def build(
     gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
     app = web.Application(middlewares=[boundary(metrics), guard(keys)], client_max_size=config.server.max_body_bytes)
-    background = opened(config, dispatcher, pool, keys)
-    Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload, background=background).add_to(app.router)
+    runs = opened(config, dispatcher, pool, keys)
+    Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload, background=runs).add_to(app.router)
     app[GATEWAY] = gateway
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.extend([_client_open, _lanes_running, _loop_watched])
-    if background is not None:
-        app.cleanup_ctx.append(background.running)
+    if runs is not None:
+        app.cleanup_ctx.append(runs.running)
     if store is not None:
         app.cleanup_ctx.append(lambda _: kept(store, files.learner, learning_key(config)))
     return app
@@ -158,11 +158,11 @@ def located(model: str) -> str:
 
 @asynccontextmanager
 async def looking_after(config: Config, *, has_processes: bool = True) -> AsyncIterator[Gateway]:
-    """The lanes of a configuration for the block, without the HTTP edge; those that we launch only when asked."""
+    """The lanes of a configuration for the block, without HTTP edge and runs; those that we launch only when asked."""
     lanes = config.lanes if has_processes else tuple(one for one in config.lanes if isinstance(one, UrlSection))
     if not lanes:
         raise ConfigError("the configuration has no lane of the kind url")
-    app = build(config.model_copy(update={"lanes": lanes}))
+    app = build(config.model_copy(update={"lanes": lanes, "runs": Config().runs}))
     app.freeze()
     try:
         await app.startup()

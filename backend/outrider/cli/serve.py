@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.cli.console import run_async
-from outrider.config import Config, UrlSection, load_config
+from outrider.config import Config, UrlSection, cache_dir, load_config
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,7 +56,13 @@ def _with_overrides(config: Config, host: str | None, port: int | None, model: s
         lanes = tuple(
             lane if isinstance(lane, UrlSection) else lane.model_copy(update={"model": model}) for lane in lanes
         )
-    return config.model_copy(update={"server": config.server.model_copy(update=server), "lanes": lanes})
+    runs = config.runs
+    if runs.url is None:
+        file = cache_dir() / "runs.sqlite"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        runs = runs.model_copy(update={"url": f"sqlite+aiosqlite:///{file}"})
+    update = {"server": config.server.model_copy(update=server), "lanes": lanes, "runs": runs}
+    return config.model_copy(update=update)
 
 
 async def _announce(gateway: Gateway) -> None:
