@@ -158,7 +158,7 @@ def located(model: str) -> str:
 
 @asynccontextmanager
 async def looking_after(config: Config, *, has_processes: bool = True) -> AsyncIterator[Gateway]:
-    """The lanes of a configuration for the block, without HTTP edge and runs; those that we launch only when asked."""
+    """The lanes of a configuration for the block, without HTTP edge and runs; those we launch only when asked."""
     lanes = config.lanes if has_processes else tuple(one for one in config.lanes if isinstance(one, UrlSection))
     if not lanes:
         raise ConfigError("the configuration has no lane of the kind url")

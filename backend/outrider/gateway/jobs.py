@@ -34,8 +34,8 @@ _SECRET = re.compile(r"auth|cookie|key|secret|token")
 class Job:
     """A call on its way to a lane, and how its answer is told."""
 
-    id: str
-    """Of its run, if it becomes one; of its response, if it is one."""
+    id: str | None
+    """Of the run that is taken up again, or of the response; None: a run gets a new one."""
     client: Call
     """As the client means it."""
     call: Call
@@ -62,7 +62,7 @@ class Job:
 
     def record(self) -> Record:
         """What is stored of it."""
-        return record_of(self.client, self.id)
+        return record_of(self.client, self.id or f"run_{token_hex(16)}")
 
 
 class Desk:
@@ -79,8 +79,8 @@ class Desk:
         if call.path == MESSAGES and not self._has_route(call):
             answer = Messages(MessagesAnswer(call.body, self._model(call)))
             chat = messages_request.to_chat(_said(call))
-            return Job(run or _run_id(), call, _as_chat(call, chat), answer)
-        return Job(run or _run_id(), call, call)
+            return Job(run, call, _as_chat(call, chat), answer)
+        return Job(run, call, call)
 
     async def _response(self, call: Call, response_id: str) -> Job:
         body, is_run = call.body, call.hints.background or is_background_response(call)
@@ -178,10 +178,6 @@ def record_of(call: Call, run: str) -> Record:
         created_at=now,
         deadline_at=None if deadline_s is None else now + deadline_s - time.monotonic(),
     )
-
-
-def _run_id() -> str:
-    return f"run_{token_hex(16)}"
 
 
 def _said(call: Call) -> dict[str, Any]:

@@ -225,7 +225,8 @@ class RunBook:
             except _PASSING as error:
                 if entry.writer.has_begun or not entry.is_accepted or time.time() > ends_at:
                     raise
-                await asyncio.sleep(min(error.retry_after_s or _RETRY_S, _RETRY_S))
+                left_s = (entry.record.deadline_at or ends_at) - time.time()
+                await asyncio.sleep(max(min(error.retry_after_s or _RETRY_S, _RETRY_S, left_s), 0.0))
 
     def _failure(self, record: Record, error: APIError, status: Status = "failed") -> Ending:
         return Ending(status, [self._worker.error_event(record, error)], error=error.to_wire()["error"])

@@ -65,8 +65,10 @@ class RunStore:
         try:
             url = sa.make_url(section.url or "")
             self._is_sqlite = url.get_backend_name() == "sqlite"
-            options = {"connect_args": {"timeout": section.timeout_s}} if self._is_sqlite else {}
-            self._engine: AsyncEngine = create_async_engine(url, pool_timeout=section.timeout_s, **options)
+            options: dict[str, Any] = {"pool_timeout": section.timeout_s, "hide_parameters": True}
+            if self._is_sqlite:
+                options["connect_args"] = {"timeout": section.timeout_s}
+            self._engine: AsyncEngine = create_async_engine(url, **options)
         except (ArgumentError, SQLAlchemyError, ImportError, TypeError) as error:
             raise ConfigError(f"runs.url: {error}") from error
         self.where = url.render_as_string(hide_password=True)
