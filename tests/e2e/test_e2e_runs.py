@@ -48,7 +48,7 @@ async def test_three_routes_a_background_run_and_its_cancel(gateway: Gateway) ->
         assert response.model_extra is not None
         assert response.model_extra["outrider"]["observed"]["num_verify_steps"] > 0
         async with other.messages.stream(
-            model="toy", messages=SAID, temperature=0, max_tokens=24, extra_body=hints
+            model="toy", messages=SAID, max_tokens=24, extra_body=hints | {"temperature": 0}
         ) as stream:
             message = await stream.get_final_message()
         assert message.content[0].type == "text" and message.content[0].text == text
