@@ -96,11 +96,19 @@ class _Kept:
 
     async def write(self, data: bytes, *, is_last: bool) -> None:
         self.has_begun = True
-        events = [_ID_LINE.sub(b"", event.raw) for event in SSEDecoder().feed(data) if event.data is not None]
+        events = _events(data)
         if is_last:
             self.last = events
         elif events:
             await self.writer.write(events)
+
+    async def fail(self, data: bytes) -> None:
+        self.last = _events(data)
+
+
+def _events(data: bytes) -> list[bytes]:
+    """Without comments, which are no news."""
+    return [_ID_LINE.sub(b"", event.raw) for event in SSEDecoder().feed(data) if event.data is not None]
 
 
 async def _stream(job: Job, run: Run, writer: Writer) -> Ending:

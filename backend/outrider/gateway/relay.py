@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.protocol import read_answers
 from outrider.sse import Event
 
+#: How long a client that does not read is waited for when its stream has failed.
+_LAST_EVENT_S = 1.0
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache",
@@ -51,6 +54,9 @@ class Sink(Protocol):
         """What comes before is a failure of the whole, what comes after is told in the stream."""
 
     async def write(self, data: bytes, *, is_last: bool) -> None: ...
+
+    async def fail(self, data: bytes) -> None:
+        """The last bytes of a stream that has failed."""
 
 
 async def whole_body(run: Run) -> tuple[bytes, Mapping[str, str]]:
@@ -104,9 +110,9 @@ async def _send(relay: Relay, sink: Sink, data: bytes) -> None:
         if not sink.has_begun:
             raise failure
         relay.run.fail(failure)
-        data += relay.error_event(failure)
-    if data:
-        await sink.write(data, is_last=failure is not None or relay.is_over)
+        await sink.fail(data + relay.error_event(failure))
+    elif data:
+        await sink.write(data, is_last=relay.is_over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,16 @@ class _Client:
         if not self.response.prepared:
             await self.response.prepare(self.request)
         await self.response.write(data)
+
+    async def fail(self, data: bytes) -> None:
+        """Without the client's reading, the end of the connection is what tells it."""
+        try:
+            async with asyncio.timeout(_LAST_EVENT_S):
+                await self.response.write(data)
+                await self.response.write_eof()
+        except TimeoutError:
+            if self.request.transport is not None:
+                self.request.transport.abort()
 
 
 def check_is_stream(answer: LaneAnswer) -> None:
