@@ -241,11 +241,13 @@ def is_alive(pid):
     return True
 
 
-async def start_command(*arguments):
+async def start_command(cache, *arguments):
+    """With a cache folder of its own, where it keeps runs."""
     command = [sys.executable, "-m", "outrider", "serve", "--port", "0", *arguments]
     return await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"OUTRIDER_CACHE": str(cache)},
+    )  # fmt: skip
 
 
 async def read_until(stream, pattern):
@@ -259,9 +261,9 @@ async def read_until(stream, pattern):
     return match
 
 
-async def test_the_command_shows_a_failing_lane_and_ends_on_ctrl_c():
+async def test_the_command_shows_a_failing_lane_and_ends_on_ctrl_c(tmp_path):
     """The gateway is up while its lane fails, says why, and leaves no process behind."""
-    process = await start_command("--model", "/no/such/model")
+    process = await start_command(tmp_path, "--model", "/no/such/model")
     url = (await read_until(process.stderr, r"http://127\.0\.0\.1:\d+")).group()
     async with aiohttp.ClientSession() as http:
         async with http.get(url + "/health") as response:
@@ -273,6 +275,7 @@ async def test_the_command_shows_a_failing_lane_and_ends_on_ctrl_c():
     process.send_signal(signal.SIGINT)
     await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 0
+    assert (tmp_path / "runs.sqlite").is_file()
     await eventually(lambda: not any(map(is_alive, children)))
 
 
@@ -280,7 +283,7 @@ async def test_a_wrong_configuration_is_one_line(tmp_path):
     """No traceback, and a status that is not zero."""
     path = tmp_path / "config.yaml"
     path.write_text("server: {prot: 1}\n")
-    process = await start_command("--config", str(path))
+    process = await start_command(tmp_path, "--config", str(path))
     _, stderr = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode != 0
     assert b"server.prot" in stderr and b"Traceback" not in stderr

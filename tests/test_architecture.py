@@ -34,9 +34,11 @@ ALLOWED = {
     "engine": {"speculation", "policy.plan", "core", "errors", "telemetry", "config"},
     "runtimes": {"policy.plan", "core", "errors", "telemetry", "config", "profiles"},
     "dispatch": {"policy", "runtimes", "core", "errors", "telemetry", "config"},
+    "runs": {"core", "errors", "config"},
     # The gateway relays a lane's bytes, so it knows how lanes write them; it opens no lane itself.
     "gateway": {
         "dispatch",
+        "runs",
         "core",
         "errors",
         "telemetry",
@@ -52,6 +54,7 @@ ANYTHING = {"app", "cli", "__main__", "__init__"}
 FENCES = {
     "torch": {"engine", "speculation", "cli", "sglang_plugin"},
     "sglang": {"sglang_plugin"},
+    "sqlalchemy": {"runs/store"},
     "yaml": {"config", "policy/loader", "workloads"},
     "aiohttp.web": {"gateway", "engine/server", "app", "cli/bench/servers"},
     "transformers": {"cli/bench/hugging_face"},

@@ -34,6 +34,7 @@ from outrider.dispatch.keys import KeyRing
 from outrider.dispatch.learning import LearningStore, kept, learning_key
 from outrider.errors import ConfigError, SetupError
 from outrider.gateway.access import guard
+from outrider.gateway.background import opened
 from outrider.gateway.boundary import add_headers, boundary
 from outrider.gateway.routes import Routes
 from outrider.policy.loader import Source
@@ -124,10 +125,13 @@ def build(
     gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
     app = web.Application(middlewares=[boundary(metrics), guard(keys)], client_max_size=config.server.max_body_bytes)
-    Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload).add_to(app.router)
+    runs = opened(config, dispatcher, pool, keys)
+    Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload, background=runs).add_to(app.router)
     app[GATEWAY] = gateway
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.extend([_client_open, _lanes_running, _loop_watched])
+    if runs is not None:
+        app.cleanup_ctx.append(runs.running)
     if store is not None:
         app.cleanup_ctx.append(lambda _: kept(store, files.learner, learning_key(config)))
     return app
@@ -154,13 +158,13 @@ def located(model: str) -> str:
 
 @asynccontextmanager
 async def looking_after(config: Config, *, has_processes: bool = True) -> AsyncIterator[Gateway]:
-    """The lanes of a configuration for the block, without the HTTP edge; those that we launch only when asked."""
+    """The lanes of a configuration for the block, without HTTP edge and runs; those we launch only when asked."""
     lanes = config.lanes if has_processes else tuple(one for one in config.lanes if isinstance(one, UrlSection))
     if not lanes:
         raise ConfigError("the configuration has no lane of the kind url")
-    # Nothing is learnt here, so that what a gateway has learnt must not be replaced by it.
+    # Nothing is learnt or kept here, so that what a gateway has learnt must not be replaced by it.
     policy = config.policy.model_copy(update={"learning": None})
-    app = build(config.model_copy(update={"lanes": lanes, "policy": policy}))
+    app = build(config.model_copy(update={"lanes": lanes, "policy": policy, "runs": Config().runs}))
     app.freeze()
     try:
         await app.startup()

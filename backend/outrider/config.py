@@ -96,6 +96,22 @@ class PolicySection(Section):
     """SQLite file of what is learnt, kept over restarts, and of the last requests; None: no file."""
 
 
+class RunsSection(Section):
+    """Durable runs and stored responses."""
+
+    url: str | None = None
+    """SQLAlchemy URL of an asynchronous driver, such as `sqlite+aiosqlite:////var/lib/outrider/runs.sqlite` or
+    `postgresql+asyncpg://...`; None: nothing is kept, but that `outrider serve` takes a file in the cache folder."""
+    keep_s: Annotated[float, Field(gt=0)] = 24 * 3600.0
+    """How long a run is kept after its end, and how long it may wait for its beginning."""
+    max_open: Annotated[int, Field(ge=1)] = 1024
+    """Runs of this process that have not ended; those that wait for a lane again are among them."""
+    lease_s: Annotated[float, Field(gt=0)] = 10.0
+    """A process that says nothing for so long has lost its runs to the others."""
+    timeout_s: Annotated[float, Field(gt=0)] = 5.0
+    """How long the store may take for one operation, waiting for a lock included."""
+
+
 class Config(Section):
     """The whole file."""
 
@@ -103,6 +119,7 @@ class Config(Section):
     admission: AdmissionSection = AdmissionSection()
     auth: AuthSection = AuthSection()
     policy: PolicySection = PolicySection()
+    runs: RunsSection = RunsSection()
     lanes: Annotated[tuple[AnyLane, ...], Field(min_length=1)] = (LaneSection(),)
 
 

@@ -44,6 +44,8 @@ class Hints(BaseModel):
     """No speculation for this request, whatever the policy says."""
     verbose: bool = False
     """Report the policy's inputs too."""
+    background: bool = False
+    """Answer at once with an id, and keep what comes for whoever asks for it later."""
 
     @model_validator(mode="after")
     def _agree(self) -> Hints:

@@ -8,6 +8,7 @@ OutriderError
 │   ├── Forbidden                403 forbidden
 │   ├── ModelNotFound            404 model_not_found
 │   ├── RouteNotFound            404 route_not_found
+│   ├── RunNotFound              404 run_not_found
 │   ├── MethodNotAllowed         405 method_not_allowed
 │   ├── BodyTooLarge             413 body_too_large
 │   ├── UnsupportedMediaType     415 unsupported_media_type
@@ -19,6 +20,8 @@ OutriderError
 │   ├── RateLimited              429 rate_limit_exceeded
 │   ├── DeadlineExceeded         504 deadline_exceeded
 │   ├── LaneUnavailable          503 lane_unavailable
+│   ├── StoreUnavailable         503 store_unavailable
+│   ├── GatewayStopped           503 gateway_stopped
 │   ├── LaneFailed               502 lane_failed
 │   └── InternalError            500 internal_error
 ├── ConnectionFailed             the SDK could not reach the server
@@ -59,20 +62,12 @@ class APIError(OutriderError):
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.param = param
-        self.request_id = request_id
-        self.retry_after_s = retry_after_s
+        self.param, self.request_id, self.retry_after_s = param, request_id, retry_after_s
 
     def to_wire(self) -> dict[str, dict[str, str | None]]:
         """The body `{"error": {message, type, param, code}}`; `param` and `code` are null when unknown."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.error_type,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
+        fields = {"message": self.message, "type": self.error_type, "param": self.param, "code": self.code}
+        return {"error": fields}
 
 
 class RequestError(APIError):
@@ -121,6 +116,13 @@ class RouteNotFound(RequestError):
 
     status = 404
     code = "route_not_found"
+
+
+class RunNotFound(RequestError):
+    """No such run or response, or it has expired, or it is another tenant's."""
+
+    status = 404
+    code = "run_not_found"
 
 
 class MethodNotAllowed(RequestError):
@@ -205,6 +207,20 @@ class LaneUnavailable(ServiceError):
     code = "lane_unavailable"
 
 
+class StoreUnavailable(ServiceError):
+    """The store of runs cannot be read or written: it is full, locked or away."""
+
+    status = 503
+    code = "store_unavailable"
+
+
+class GatewayStopped(ServiceError):
+    """The gateway stopped while it was answering; what came until then stands."""
+
+    status = 503
+    code = "gateway_stopped"
+
+
 class LaneFailed(ServiceError):
     """The lane died, broke the protocol or aborted the request on its own."""
 
@@ -244,14 +260,12 @@ class ModelError(SetupError):
     """Model files are missing, damaged, of another architecture, or cannot be written."""
 
 
-_BY_CODE: Mapping[str, type[APIError]] = {
+_BY_CODE: Mapping[str, type[APIError]] = {"invalid_request": InvalidRequest} | {
     str(kind.code): kind
-    for kind in (
-        InvalidRequest, ContextLengthExceeded, ModelNotFound, RouteNotFound, MethodNotAllowed, BodyTooLarge,
-        UnsupportedMediaType, Unauthorized, Forbidden, QueueFull, QueueTimeout, RequestTimeout, RateLimited,
-        DeadlineExceeded, LaneUnavailable, LaneFailed, InternalError,
-    )
-}  # fmt: skip
+    for base in (RequestError, ServiceError)
+    for kind in base.__subclasses__()
+    if "code" in vars(kind)
+}
 
 
 def from_wire(status: int | None, error: Mapping[str, object] | str | None, *, default_message: str = "") -> APIError:
@@ -276,8 +290,7 @@ def from_wire(status: int | None, error: Mapping[str, object] | str | None, *, d
             return known(message, param=param_text)
         return Rejected(message, status=status, code=None if code is None else str(code), param=param_text)
     failure = ServiceError(message, param=param_text)
-    failure.status = status
-    failure.code = None if code is None else str(code)
+    failure.status, failure.code = status, None if code is None else str(code)
     return failure
 
 

@@ -277,16 +277,13 @@ async def test_errors_of_messages_are_anthropic_s():
 
 
 @pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
-async def test_a_lane_without_the_route_is_named(path):
-    """A typed 404 that names it, and nothing is sent; the other routes work."""
-    async with world() as w:
-        async with w.post(BODIES[path], path) as response:
-            error = (await response.json())["error"]
-            assert (response.status, error["code"]) == (404, "route_not_found")
-        assert path in error["message"]
-        assert not [one for one in w.scripted.requests if one.path == path]
-        async with w.chat() as response:
-            assert response.status == 200
+async def test_a_lane_without_the_route_is_asked_by_way_of_chat(path):
+    """With a plan, which chat carries."""
+    async with world() as w, w.post(BODIES[path], path) as response:
+        assert response.status == 200
+        assert (await response.json())["outrider"]["effective"]
+        assert w.scripted.requests[-1].path == CHAT
+        assert "custom_params" in w.scripted.requests[-1].json()
 
 
 @pytest.mark.parametrize(

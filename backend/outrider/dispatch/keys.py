@@ -100,6 +100,10 @@ class KeyRing:
             for section in sections
         )
 
+    def named(self, name: str | None) -> Key | None:
+        """The key of this name; None when none is."""
+        return next((key for key in self._keys if key.section.name == name), None)
+
     def find(self, secret: str | None) -> Key:
         """The key whose text is `secret`. Every key is compared, each in constant time. Unauthorized when none is."""
         if secret is None:

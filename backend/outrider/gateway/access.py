@@ -24,6 +24,8 @@ _MAX_DIGITS = 12
 #: What probes and scrapers ask for.
 _OPEN = frozenset({"/live", "/ready", "/health", "/metrics"})
 _ADMIN = "/outrider/"
+#: Open to every key: each sees its own.
+_OWN = "/outrider/runs/"
 #: Fields by which parts of a fleet speak to each other, and those that run code or bypass tokenizer or queue.
 INTERNAL_FIELDS = frozenset({
     "bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "custom_logit_processor",
@@ -41,8 +43,11 @@ def guard(keys: KeyRing) -> Middleware:
     async def middleware(request: web.Request, handler: _Handler) -> web.StreamResponse:
         path = request.path
         if not keys.is_open and path not in _OPEN:
-            request[KEY] = keys.find(_bearer(request.headers.get("Authorization", "")))
-        if path.startswith(_ADMIN) and (KEY not in request or not request[KEY].section.is_admin):
+            # Anthropic's clients send the key in a header of its own.
+            secret = _bearer(request.headers.get("Authorization", "")) or request.headers.get("x-api-key")
+            request[KEY] = keys.find(secret)
+        is_guarded = path.startswith(_ADMIN) and not path.startswith(_OWN)
+        if is_guarded and (KEY not in request or not request[KEY].section.is_admin):
             raise Forbidden("only an administrator's key may do this")
         return await handler(request)
 

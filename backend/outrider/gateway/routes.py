@@ -11,20 +11,20 @@ import orjson
 from aiohttp import web
 
 from outrider.config import Config
-from outrider.core import Hints
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
 from outrider.errors import BodyTooLarge, RateLimited, RequestTimeout, UnsupportedMediaType
-from outrider.gateway.access import KEY, claim_of, refuse_internal
+from outrider.gateway.access import KEY
 from outrider.gateway.attach import plan_headers
+from outrider.gateway.background import Background
 from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID
-from outrider.gateway.relay import relay_body, relay_stream
-from outrider.gateway.schema import ROUTES, parse_body
+from outrider.gateway.calls import Arrival, read_call
+from outrider.gateway.jobs import Desk, Job
+from outrider.gateway.relay import relay_stream
+from outrider.gateway.runs import RunRoutes
+from outrider.gateway.schema import ROUTES
 from outrider.runtimes.pool import Pool
 from outrider.telemetry.metrics import CONTENT_TYPE, Metrics
-
-#: Client headers that go on to the lane.
-_FORWARDED = ("traceparent", "tracestate")
 
 
 class Routes:
@@ -38,18 +38,25 @@ class Routes:
         *,
         config: Config,
         reload: Callable[[], str | None],
+        background: Background | None = None,
     ) -> None:
-        """`reload` reads policies and keys again and says what is wrong with them, None when nothing is."""
+        """`reload` reads policies and keys again and says what is wrong with them, None when nothing is.
+
+        `background` is None where no runs are kept.
+        """
         self._dispatcher = dispatcher
         self._pool = pool
         self._metrics = metrics
         self._server = config.server
         self._limits = config.admission
         self._reload = reload
+        self._desk = Desk(pool, None) if background is None else background.desk
+        self._runs = RunRoutes(background)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         for path in ROUTES:
             router.add_post(path, self.generate)
+        self._runs.add_to(router)
         router.add_get("/v1/models", self.list_models)
         router.add_get("/v1/models/{id:.+}", self.get_model)
         router.add_get("/health", self.health)
@@ -60,47 +67,34 @@ class Routes:
         router.add_get("/outrider/lanes", self.list_lanes)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
-        """Every route that generates: read and check, then run and relay."""
+        """Every route that generates: read and check, then run and relay, or leave it to the runs."""
         call = await self._read_call(request)
         try:
-            return await self._relay(request, call)
+            job = await self._desk.job(call)
+            if job.is_background:
+                return await self._runs.create(request, job)
+            return await self._relay(request, job)
         except RateLimited:
             request[ALWAYS_HEADERS] = {} if call.key is None else call.key.headers()
             raise
 
-    async def _relay(self, request: web.Request, call: Call) -> web.StreamResponse:
+    async def _relay(self, request: web.Request, job: Job) -> web.StreamResponse:
+        call = job.call
         async with self._dispatcher.run(call) as run:
             limits = {} if call.key is None else call.key.headers()
             request[ALWAYS_HEADERS] = plan_headers(run) | limits
-            return await relay_stream(request, run) if call.is_stream else await relay_body(run)
+            if call.is_stream:
+                return await relay_stream(request, job.relay(run))
+            body, headers = await job.body(run)
+            return web.Response(body=body, headers={"Content-Type": "application/json", **headers})
 
     async def _read_call(self, request: web.Request) -> Call:
-        arrived_at_s = time.monotonic()
+        arrival = Arrival(request.path, request.headers, request[REQUEST_ID], request.get(KEY), time.monotonic())
         if request.content_type != "application/json":
             given = request.headers.get("Content-Type", "none")
             raise UnsupportedMediaType(f"the content type must be application/json, not {given}")
         raw = await self._read_body(request)
-        path = request.path
-        parsed = parse_body(path, raw)
-        fields, key = parsed.fields, request.get(KEY)
-        refuse_internal(parsed.body, key)
-        forwarded = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
-        return Call(
-            request_id=request[REQUEST_ID],
-            path=path,
-            raw=raw,
-            body=fields.for_policy(parsed.body),
-            hints=fields.outrider or Hints(),
-            model=fields.model,
-            is_stream=fields.stream is True,
-            wants_stats=parsed.body.get("return_spec_tokens_details") is True,
-            num_choices=fields.num_choices,
-            arrived_at_s=arrived_at_s,
-            headers=forwarded | {"x-request-id": request[REQUEST_ID]},
-            client_headers=request.headers,
-            claim=claim_of(request.headers, key, self._limits),
-            key=key,
-        )
+        return read_call(arrival, raw, self._limits)
 
     async def _read_body(self, request: web.Request) -> bytes:
         limit, limit_s = self._server.max_body_bytes, self._server.body_timeout_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import orjson
 from pydantic import (
@@ -186,7 +186,9 @@ class ResponsesBody(_Sampling, _Request):
     max_output_tokens: _Count | None = None
     min_p: _Fraction | None = None
     stop: _Stop = None
-    background: Literal[False] | None = None
+    background: StrictBool | None = None
+    store: StrictBool | None = None
+    previous_response_id: StrictStr | None = None
     seed: None = None
     n: None = None
     custom_params: None = None
@@ -223,7 +225,6 @@ _UNION_NAMES = frozenset({"str", "list[any]", "list[str]", "constrained-str"})
 _MESSAGES = {
     "dict_type": "expected an object",
     "extra_forbidden": "unknown key",
-    "literal_error": "is not carried by this route",
     "missing": "is required",
     "model_type": "expected an object",
     "none_required": "is not carried by this route",

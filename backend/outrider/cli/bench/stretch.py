@@ -41,7 +41,7 @@ class Request:
             self.first_s = now_s
         self.last_s = now_s
         self.token_ids.extend(output.token_ids)
-        self.near_ties.update(output.near_ties)
+        self.near_ties.update(output.near_ties or ())
         self.stats = output.stats
 
     def as_dict(self) -> dict[str, Any]:
