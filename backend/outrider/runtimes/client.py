@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
+from types import SimpleNamespace
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import aiohttp
 import orjson
@@ -29,6 +31,8 @@ _ERROR_BODY_TIMEOUT_S = 5.0
 _END_TIMEOUT_S = 1.0
 #: Under the five seconds after which uvicorn closes an idle connection, which would lose the request on it.
 _KEEP_ALIVE_S = 4.0
+#: Hexadecimal digits of an attempt's id.
+_ID_LENGTH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,13 @@ class LaneCall:
     is_stream: bool
     headers: Mapping[str, str]
 
+    def again(self) -> LaneCall:
+        """The same with another id: the lane may still know the first one."""
+        if self.rid is None:
+            return self
+        old, new = self.rid[-_ID_LENGTH:], token_hex(_ID_LENGTH // 2)
+        return replace(self, body=self.body.replace(old.encode(), new.encode()), rid=self.rid.replace(old, new))
+
 
 def lane_call(
     path: str,
@@ -54,7 +65,7 @@ def lane_call(
     headers: Mapping[str, str] | None = None,
 ) -> LaneCall:
     """The client's body with our own members put in; every other byte stays. `model` sets it, None leaves it."""
-    body, rid = dialect_of(path).body(raw, plan, token_hex(16), model)
+    body, rid = dialect_of(path).body(raw, plan, token_hex(_ID_LENGTH // 2), model)
     return LaneCall(path, body, rid, is_stream, headers or {})
 
 
@@ -111,6 +122,7 @@ class LaneClient:
         self.metrics = metrics
         self._session: aiohttp.ClientSession | None = None
         self._aborts: set[asyncio.Task[None]] = set()
+        self._connections = _Connections()
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -118,6 +130,7 @@ class LaneClient:
             cookie_jar=aiohttp.DummyCookieJar(),  # what a lane sets for one caller is not for the others
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
             headers={"Accept-Encoding": "identity"},
+            trace_configs=[_noting_reuse()],
         )
         return self
 
@@ -162,7 +175,7 @@ class LaneClient:
         is_running = True
         try:
             try:
-                response = await self._post(lane, url, call)
+                response, call = await self._post(lane, url, call)
             except LaneFailed:
                 is_running = False
                 raise
@@ -171,7 +184,8 @@ class LaneClient:
                 raise error_of_response(response.status, await _error_body(response))
             answer = LaneAnswer(lane, response)
             try:
-                yield answer
+                with self._connections.reading(response):
+                    yield answer
             finally:
                 is_running = not answer.is_ended
         finally:
@@ -180,12 +194,23 @@ class LaneClient:
             if is_running and call.rid is not None:
                 self._start_abort(url, call.rid)
 
-    async def _post(self, lane: str, url: str, call: LaneCall) -> aiohttp.ClientResponse:
-        headers = {**call.headers, "Content-Type": "application/json"}
+    async def _post(self, lane: str, url: str, call: LaneCall) -> tuple[aiohttp.ClientResponse, LaneCall]:
+        """The answer, and the call that it answers: one more try when a connection that had been used was closed."""
         with _translated(lane):
-            return await self._open_session.post(
-                url + call.path, data=call.body, headers=headers, allow_redirects=False
-            )
+            attempt = _Attempt()
+            try:
+                return await self._send(url, call, attempt), call
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if not attempt.is_reused:
+                    raise
+            call = call.again()
+            return await self._send(url, call, attempt), call
+
+    async def _send(self, url: str, call: LaneCall, attempt: _Attempt) -> aiohttp.ClientResponse:
+        headers = {**call.headers, "Content-Type": "application/json"}
+        return await self._open_session.post(
+            url + call.path, data=call.body, headers=headers, allow_redirects=False, trace_request_ctx=attempt
+        )
 
     def _start_abort(self, url: str, rid: str) -> None:
         task = asyncio.create_task(self._abort(url, rid), name=f"abort {rid}")
@@ -201,6 +226,57 @@ class LaneClient:
             async with post as response:
                 is_delivered = response.status == 200
         self.metrics.abort_sent(is_delivered)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is noted while a request is sent."""
+
+    is_reused: bool = False
+    """It went over a connection that had been used, which the lane may have closed in this very moment."""
+
+
+def _noting_reuse() -> aiohttp.TraceConfig:
+    async def note(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+        if isinstance(context.trace_request_ctx, _Attempt):
+            context.trace_request_ctx.is_reused = True
+
+    config = aiohttp.TraceConfig()
+    config.on_connection_reuseconn.append(note)
+    return config
+
+
+class _Connections:
+    """Tells whoever reads a body when its connection is lost.
+
+    aiohttp does not when it closed the connection itself, for bytes that are no chunk in the middle of a body.
+    """
+
+    def __init__(self) -> None:
+        self._bodies: WeakKeyDictionary[asyncio.Future[None], aiohttp.StreamReader | None] = WeakKeyDictionary()
+
+    @contextmanager
+    def reading(self, response: aiohttp.ClientResponse) -> Iterator[None]:
+        """The body is read in the block."""
+        connection = response.connection
+        closed = None if connection is None or connection.protocol is None else connection.protocol.closed
+        if closed is None:
+            yield
+            return
+        if closed not in self._bodies:
+            closed.add_done_callback(self._on_closed)
+        self._bodies[closed] = response.content
+        try:
+            yield
+        finally:
+            self._bodies[closed] = None
+
+    def _on_closed(self, closed: asyncio.Future[None]) -> None:
+        body = self._bodies.get(closed)
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(aiohttp.ClientPayloadError("what it sent is not HTTP"))
+        if not closed.cancelled():
+            closed.exception()  # retrieved, or asyncio would say in the log that nobody did
 
 
 @contextmanager
