@@ -1,4 +1,4 @@
-"""A storm: many random requests to a gateway whose lanes fail in every way, each written down beforehand by a seed."""
+"""A storm: many random requests to a gateway whose lanes fail in every way, each written down by a seed."""
 
 from __future__ import annotations
 

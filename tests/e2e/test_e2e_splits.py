@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -85,7 +86,8 @@ async def test_the_gateway_gives_the_same_bytes_for_every_cut() -> None:
         for at in EVERYWHERE:
             w.scripted.reply = lambda _, at=at: cut(at)
             async with w.chat(stream=True, outrider={"drafter": "ngram", "k": 3}) as response:
-                seen.setdefault(await response.read(), at)
+                # The policy learns from answer to answer, and says so.
+                seen.setdefault(re.sub(rb'"reasons":\[.*?\]', b"", await response.read()), at)
         assert len(seen) == 1, sorted(seen.values())
         raw = next(iter(seen))
         assert {outcome.num_completion_tokens for _, outcome in w.outcomes} == {USAGE["completion_tokens"]}

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
 
 
 def run_async(main: Coroutine[Any, Any, None]) -> None:
-    """Run to the end on uvloop where it exists; Ctrl-C ends quietly with the usual status."""
+    """Run to the end on uvloop where it exists; Ctrl-C ends quietly with the usual status.
+
+    With as many open files as the system allows: each relayed stream has two sockets.
+    """
+    _allow_files()
     try:
         if sys.platform == "win32":
             import asyncio
@@ -23,6 +27,15 @@ def run_async(main: Coroutine[Any, Any, None]) -> None:
             uvloop.run(main)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _allow_files() -> None:
+    if sys.platform != "win32":
+        import resource
+
+        _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with suppress(ValueError, OSError):  # some systems name a limit that they do not grant
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
 @contextmanager

@@ -21,8 +21,8 @@ PRIORITY = "x-outrider-priority"
 
 #: Of a number of milliseconds: thirty years.
 _MAX_DIGITS = 12
-#: What probes and scrapers ask for.
-_OPEN = frozenset({"/live", "/ready", "/health", "/metrics"})
+#: What probes, scrapers and makers of clients ask for.
+OPEN_PATHS = frozenset({"/live", "/ready", "/health", "/metrics", "/openapi.json"})
 _ADMIN = "/outrider/"
 #: Fields by which parts of a fleet speak to each other, and those that run code or bypass the tokenizer.
 INTERNAL_FIELDS = frozenset({
@@ -40,7 +40,7 @@ def guard(keys: KeyRing) -> Middleware:
     @web.middleware
     async def middleware(request: web.Request, handler: _Handler) -> web.StreamResponse:
         path = request.path
-        if len(keys) and path not in _OPEN:
+        if len(keys) and path not in OPEN_PATHS:
             request[KEY] = keys.find(_bearer(request.headers.get("Authorization", "")))
         if path.startswith(_ADMIN) and (KEY not in request or not request[KEY].section.is_admin):
             raise Forbidden("only an administrator's key may do this")

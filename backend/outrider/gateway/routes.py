@@ -18,6 +18,7 @@ from outrider.errors import BodyTooLarge, RateLimited, RequestTimeout, Unsupport
 from outrider.gateway.access import KEY, claim_of, refuse_internal
 from outrider.gateway.attach import plan_headers
 from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID
+from outrider.gateway.openapi import document
 from outrider.gateway.relay import relay_body, relay_stream
 from outrider.gateway.schema import ROUTES, parse_body
 from outrider.runtimes.pool import Pool
@@ -58,6 +59,7 @@ class Routes:
         router.add_get("/ready", self.ready)
         router.add_get("/metrics", self.metrics)
         router.add_get("/outrider/lanes", self.list_lanes)
+        router.add_get("/openapi.json", self.openapi)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """Every route that generates: read and check, then run and relay."""
@@ -118,10 +120,14 @@ class Routes:
         return _json({"problem": problem}, 200 if problem is None else 422)
 
     async def list_models(self, _request: web.Request) -> web.Response:
-        """503 while no lane has ever been ready: models that are unknown are not none."""
+        """Every model that some lane serves.
+
+        503 while no lane has ever been ready: models that are unknown are not none.
+        """
         return _json({"object": "list", "data": [card.fields for card in self._pool.models()]})
 
     async def get_model(self, request: web.Request) -> web.Response:
+        """One model."""
         return _json(self._pool.card(request.match_info["id"]).fields)
 
     async def health(self, _request: web.Request) -> web.Response:
@@ -154,7 +160,12 @@ class Routes:
         """Every lane with its abilities, its load and where its profile is wrong."""
         return _json({"lanes": self._pool.describe()})
 
+    async def openapi(self, request: web.Request) -> web.Response:
+        """What this gateway serves, as an OpenAPI document."""
+        return _json(document(request.app.router))
+
     async def metrics(self, _request: web.Request) -> web.Response:
+        """What was counted and measured, in Prometheus' text format."""
         page = self._metrics.render({lane.name: lane.state for lane in self._pool.lanes})
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 

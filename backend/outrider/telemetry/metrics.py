@@ -40,7 +40,23 @@ class Metrics:
             registry=registry,
         )
         self._accept_length = Histogram(
-            "outrider_accept_length", "Tokens per verify step, one per request", buckets=_LENGTHS, registry=registry
+            "outrider_accept_length",
+            "Tokens per verify step, one per request",
+            ["workload", "tenant"],
+            buckets=_LENGTHS,
+            registry=registry,
+        )
+        self._per_event = Histogram(
+            "outrider_tokens_per_step",
+            "Tokens per event of a stream, which is a step of the engine; one per stream",
+            buckets=_LENGTHS,
+            registry=registry,
+        )
+        self._queue = Histogram(
+            "outrider_queue_seconds", "Arrival to a place at a lane", buckets=_SECONDS, registry=registry
+        )
+        self._tokens = Counter(
+            "outrider_completion_tokens", "Tokens generated", ["workload", "tenant"], registry=registry
         )
         self._inter_token = Histogram(
             "outrider_inter_token_seconds", "Mean of one answer", buckets=_GAPS, registry=registry
@@ -104,8 +120,14 @@ class Metrics:
         decode_s, num_tokens = outcome.phases.get("decode"), outcome.num_completion_tokens or 0
         if decode_s is not None and outcome.num_events > 1 and num_tokens > 1:
             self._inter_token.observe(decode_s / (num_tokens - 1))
+        if "admit" in outcome.phases:
+            self._queue.observe(outcome.phases["admit"])
+        if num_tokens:
+            self._tokens.labels(outcome.workload, outcome.tenant).inc(num_tokens)
+        if outcome.num_events > 1 and num_tokens:
+            self._per_event.observe(num_tokens / outcome.num_events)
         if outcome.stats is not None:
-            self._accept_length.observe(outcome.stats.accept_length)
+            self._accept_length.labels(outcome.workload, outcome.tenant).observe(outcome.stats.accept_length)
             self._verify_steps.inc(outcome.stats.num_verify_steps)
             self._accepted.inc(outcome.stats.num_accepted)
             if outcome.stats.num_proposed is not None:

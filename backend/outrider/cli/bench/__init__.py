@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from outrider.cli.bench.gateway import gateway
+from outrider.cli.bench.load import load
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 
@@ -21,6 +22,7 @@ WIDTH = 180
 
 app = typer.Typer(help="Measurements; every one prints its conditions.", no_args_is_help=True)
 app.command()(gateway)
+app.command()(load)
 
 
 @app.command()
