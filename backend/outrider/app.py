@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import ssl
@@ -286,6 +287,7 @@ async def run(config: Config, *, on_ready: Callable[[Gateway], Coroutine[None, N
                 gateway.stop_at_once()
             stop.set()
 
+        gc.freeze()  # what is there from the start stays, and need not be looked at again
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, on_signal)

@@ -7,14 +7,16 @@ import json
 from pathlib import Path
 
 import aiohttp
+import numpy as np
 import pytest
 
 from conformance import environment
+from markov import random_chain, write_ending_checkpoint
 from outrider.app import Gateway, serving
 from outrider.config import Config, LaneSection, ServerSection, UrlSection
 from outrider.runtimes.scripted import ScriptedLane
 
-pytestmark = [pytest.mark.conformance, pytest.mark.model]
+pytestmark = pytest.mark.conformance
 
 _NO_TOOLS = "the embedded engine refuses tools by name"
 _NO_IMAGES = "the model reads text only, and the engine says so"
@@ -44,11 +46,13 @@ ROUTES = {"open-responses": "/v1/responses", "anthropic": "/v1/messages"}
 
 
 @pytest.mark.parametrize("protocol", LEFT_OUT)
-async def test_the_protocol_is_spoken(protocol: str, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_protocol_is_spoken(protocol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whole answers, streams, usage, history, system prompts and refusals, in the shapes of the protocol's makers."""
+    # A model whose answers end by themselves, soon and for certain.
+    write_ending_checkpoint(tmp_path / "model", random_chain(np.random.default_rng(5), sharpness=0.5))
     # Another model beside it: without one, a request that names none means the only model.
     async with ScriptedLane(model="another") as other:
-        lanes = (LaneSection(model=str(model_folder)), UrlSection(name="other", kind="url", urls=(other.url,)))
+        lanes = (LaneSection(model=str(tmp_path / "model")), UrlSection(name="other", kind="url", urls=(other.url,)))
         async with serving(Config(server=ServerSection(port=0), lanes=lanes)) as gateway:
             async with asyncio.timeout(60):
                 while len(gateway.pool.lanes) < 2 or not all(lane.is_ready for lane in gateway.pool.lanes):

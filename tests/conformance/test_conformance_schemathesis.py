@@ -33,7 +33,7 @@ async def test_the_document_is_true(capsys: pytest.CaptureFixture[str]) -> None:
             status, out = await environment.run(
                 "schemathesis", "run", gateway.url + "/openapi.json", "--checks", "all", "--no-color",
                 "--exclude-checks", ",".join(LEFT_OUT), "--phases", "examples,coverage,fuzzing", "-n", "60",
-                "--continue-on-failure", "--generation-deterministic", "--generation-database", "none",
+                "--continue-on-failure", "--generation-deterministic",
                 "--header", f"Authorization: Bearer {SECRET}", "--warnings", "off",
             )  # fmt: skip
     with capsys.disabled():

@@ -17,7 +17,7 @@ import aiohttp
 import orjson
 
 from outrider.app import Gateway, serving
-from outrider.config import AdmissionSection, AuthSection, Config, KeySection, ServerSection
+from outrider.config import AdmissionSection, AuthSection, Config, KeySection, LaneSection, ServerSection
 from outrider.core import PRIORITIES, Outcome
 from outrider.dispatch.call import Call
 from outrider.runtimes.lane import Lane
@@ -147,6 +147,8 @@ class Storm:
     http: aiohttp.ClientSession
     scripts: dict[int, Script] = field(default_factory=dict)
     attempts: Counter[int] = field(default_factory=Counter)
+    """Of each script at scripted lanes; other lanes answer as they like."""
+    model_prompt: str = "storm"
     outcomes: defaultdict[str, list[Outcome]] = field(default_factory=lambda: defaultdict(list))
     seen: dict[int, Seen] = field(default_factory=dict)
 
@@ -186,7 +188,8 @@ class Storm:
         return seen
 
     async def _read(self, script: Script, seen: Seen) -> None:
-        body = {"messages": [{"role": "user", "content": "storm"}], "stream": script.is_stream, "max_tokens": 64}
+        messages = [{"role": "user", "content": self.model_prompt}]
+        body = {"messages": messages, "stream": script.is_stream, "max_tokens": 8 * script.num_pieces}
         headers = {
             "Authorization": f"Bearer {script.tenant}",
             "x-request-id": f"storm-{script.number}",
@@ -233,7 +236,9 @@ class Storm:
         if seen.has_left and script.leaves_after_s is None and script.leaves_after_events is None:
             found.append(f"no end within {PATIENCE_S:g} s")
         if not seen.has_left:
-            found += _faults_of_answer(script, seen, outcomes[0], attempts) if outcomes else []
+            found += _faults_of_answer(seen, outcomes[0]) if outcomes else []
+        if not seen.has_left and outcomes and self.lanes:
+            found += _faults_of_script(script, seen, outcomes[0], attempts)
         marks = re.findall(r"<(\d+)>", seen.text)
         if len(marks) > 1 or (marks and int(marks[0]) != attempts):
             found.append(f"text of attempts {marks} of {attempts}: tried again after a delivered byte")
@@ -247,46 +252,69 @@ def _take(chunk: dict[str, Any], seen: Seen) -> None:
         seen.text += choice["delta"].get("content") or ""
 
 
-def _faults_of_answer(script: Script, seen: Seen, outcome: Outcome, attempts: int) -> list[str]:
+def _expected(outcome: Outcome) -> str | None:
+    return "done" if outcome.error_code is None and outcome.status == 200 else outcome.error_code
+
+
+def _faults_of_answer(seen: Seen, outcome: Outcome) -> list[str]:
     found = []
     if len(seen.ends) != 1:
         found.append(f"{len(seen.ends)} terminal events")
-    expected = "done" if outcome.error_code is None and outcome.status == 200 else outcome.error_code
-    if seen.ends[:1] != [expected] or (seen.status != 200 and seen.status != outcome.status):
+    if seen.ends[:1] != [_expected(outcome)] or (seen.status != 200 and seen.status != outcome.status):
         found.append("client and outcome disagree")
-    if expected == "done" and not seen.text.endswith("".join(f" piece{i}" for i in range(1, script.num_pieces))):
+    return found
+
+
+def _faults_of_script(script: Script, seen: Seen, outcome: Outcome, attempts: int) -> list[str]:
+    """What a scripted lane said is known."""
+    found = []
+    is_done = _expected(outcome) == "done"
+    if is_done and not seen.text.endswith("".join(f" piece{i}" for i in range(1, script.num_pieces))):
         found.append("the text is not whole")
-    if script.fault in ("none", "slow head", "closes after") and script.deadline_ms is None and attempts:
-        found += [] if expected == "done" else ["a good lane failed"]
+    if (
+        script.fault in ("none", "slow head", "closes after")
+        and script.deadline_ms is None
+        and attempts
+        and not is_done
+    ):
+        found.append("a good lane failed")
     if not attempts and outcome.status not in REFUSALS:
         found.append("refused without a reason")
     return found
 
 
-@asynccontextmanager
-async def storm(seed: int, num_lanes: int = 3) -> AsyncIterator[Storm]:
+def _config(**sections: Any) -> Config:
     """A gateway whose places, queue and keys are all too few at times."""
     keys = tuple(
         KeySection(name=name, sha256=sha256(name.encode()).hexdigest(), max_concurrent=limit)
         for name, limit in zip(TENANTS, (None, 40, 20), strict=True)
     )
-    config = Config(
+    return Config(
         server=ServerSection(port=0, shutdown_grace_s=0.2),
         admission=AdmissionSection(max_in_flight=24, max_queued=24, queue_timeout_s=0.5),
         auth=AuthSection(keys=keys),
+        **sections,
     )
+
+
+@asynccontextmanager
+async def storm(seed: int, num_lanes: int = 3, engine: LaneSection | None = None) -> AsyncIterator[Storm]:
+    """Over scripted lanes that follow the scripts, or over an engine."""
     async with AsyncExitStack() as stack:
-        scripted = [await stack.enter_async_context(ScriptedLane()) for _ in range(num_lanes)]
+        scripted: list[ScriptedLane] = []
+        if engine is None:
+            scripted = [await stack.enter_async_context(ScriptedLane()) for _ in range(num_lanes)]
         lanes = [Lane(f"lane{i}", one.url) for i, one in enumerate(scripted)]
         outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
 
         def on_outcome(call: Call, outcome: Outcome) -> None:
             outcomes[call.request_id].append(outcome)
 
-        gateway = await stack.enter_async_context(serving(config, lanes=lanes, on_outcome=on_outcome))
+        config = _config() if engine is None else _config(lanes=(engine,))
+        gateway = await stack.enter_async_context(serving(config, lanes=lanes or None, on_outcome=on_outcome))
         http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
-        async with asyncio.timeout(5):
-            await asyncio.gather(*(lane.wait_until_ready() for lane in lanes))
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(lane.wait_until_ready() for lane in gateway.pool.lanes))
         made = Storm(seed, gateway, scripted, http, outcomes=outcomes)
         for one in scripted:
             one.reply = made.reply

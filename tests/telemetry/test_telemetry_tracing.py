@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from contextlib import asynccontextmanager
 
@@ -85,7 +84,8 @@ async def test_without_tracing_the_context_passes_as_it_came():
             assert response.status == 200
         assert w.upstream.headers["traceparent"] == f"00-{TRACE_ID}-{PARENT_ID}-01"
     code = "import sys, outrider.app; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    assert await process.wait() == 0
 
 
 async def test_a_collector_gets_the_spans():

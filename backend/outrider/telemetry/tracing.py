@@ -1,4 +1,4 @@
-"""Traces of requests, told to an OpenTelemetry collector. Off unless asked for, and then nothing of it is imported."""
+"""Traces of requests, told to an OpenTelemetry collector. Off unless asked for, and then no library is imported."""
 
 from __future__ import annotations
 

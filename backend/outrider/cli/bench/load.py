@@ -63,18 +63,23 @@ class _Caller:
     """One connection that asks for stream after stream."""
 
     def __init__(self, url: str, load: Load, measured: Measured) -> None:
-        self._url, self._measured = url, measured
-        num_events = max(int(load.stream_s * 1000 / load.interval_ms), 1)
-        text = f"{PACE}{num_events} {load.interval_ms}"
-        fields = {"model": MODEL, "messages": [{"role": "user", "content": text}], "stream": True}
-        self._request = post(CHAT, fields, API_KEY)
+        self._url, self._load, self._measured = url, load, measured
 
-    async def run(self, end_s: float) -> None:
+    def _request(self, share: float) -> bytes:
+        num_events = max(int(share * self._load.stream_s * 1000 / self._load.interval_ms), 1)
+        text = f"{PACE}{num_events} {self._load.interval_ms}"
+        fields = {"model": MODEL, "messages": [{"role": "user", "content": text}], "stream": True}
+        return post(CHAT, fields, API_KEY)
+
+    async def run(self, end_s: float, first_share: float) -> None:
+        """Streams until then; the first is shorter, so that not all callers ask for the next one at one time."""
+        request, whole = self._request(first_share), self._request(1.0)
         wire = await Wire.connect(self._url)
         wire.on_body = self._take
         try:
             while time.monotonic() < end_s:
-                await wire.ask(self._request)
+                await wire.ask(request)
+                request = whole
                 if wire.status != 200:
                     self._measured.failures.append(f"HTTP {wire.status}")
                     return
@@ -139,7 +144,7 @@ async def _open(
 ) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(load.num_streams):
-            group.create_task(_Caller(gateway.url, load, measured).run(end_s))
+            group.create_task(_Caller(gateway.url, load, measured).run(end_s, (number + 1) / load.num_streams))
             if number % _BATCH == _BATCH - 1:
                 await asyncio.sleep(0.05)
         await asyncio.sleep(_SAMPLE_S)

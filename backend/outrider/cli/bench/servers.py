@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -134,6 +135,7 @@ async def _gateway(lane_url: str) -> AsyncIterator[str]:
     config = Config(server=ServerSection(port=0), auth=AuthSection(keys=(key,)), admission=places)
     async with serving(config, lanes=[lane]) as gateway:
         await lane.wait_until_ready()
+        gc.freeze()  # as `outrider serve` does
         yield gateway.url
 
 
