@@ -10,7 +10,6 @@ from typing import Any
 
 import typer
 
-
 #: New objects before the young are looked at, and how often those before the older and before all.
 _COLLECT = (5_000, 10, 20)
 
