@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JSON_ARG = $(if $(JSON),--json $(JSON))
 
-.PHONY: demo serve test test-sglang sglang-env check bench bench-gateway conformance model format lock clean
+.PHONY: demo serve test test-sglang sglang-env check bench bench-gateway bench-load conformance model format lock clean
 
 demo: model
 	@$(BIN)/outrider demo
@@ -27,7 +27,7 @@ test-sglang: model
 
 # Other makers' checkers of protocols, in an environment that is built first (once), and openai-python's own tests.
 conformance: model
-	PYTHONPATH=tests $(BIN)/python -m conformance.environment
+	-@PYTHONPATH=tests $(BIN)/python -m conformance.environment
 	$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
 
 bench: model
@@ -35,6 +35,10 @@ bench: model
 
 bench-gateway: $(READY)
 	@$(BIN)/outrider bench gateway $(JSON_ARG) $(ARGS)
+
+# A thousand streams through one gateway; a soak: ARGS="--minutes 10".
+bench-load: $(READY)
+	@$(BIN)/outrider bench load $(JSON_ARG) $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .
