@@ -70,7 +70,7 @@ async def test_the_protocol_is_spoken(protocol: str, tmp_path: Path, capsys: pyt
         print(f"\nllm-comply, {protocol}: {len(passed)} of {len(results)} pass")
         for name, reason in LEFT_OUT[protocol].items():
             print(f"  left out: {name}: {reason}{' (but it passes)' if name in passed else ''}")
-    assert not failed
+    assert not failed, json.dumps(failed, indent=1)
     assert len(passed) >= len(results) - len(LEFT_OUT[protocol])
 
 
