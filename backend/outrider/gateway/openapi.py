@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from outrider.gateway.access import OPEN_PATHS
@@ -17,31 +18,23 @@ _REF = "#/components/schemas/{model}"
 _TEXT = {"type": "string"}
 _MAYBE_TEXT = {"type": ["string", "null"]}
 _ANY = {"type": "object"}
-#: Of every route but Anthropic's.
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {"message": _TEXT, "type": _TEXT, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT},
-        }
-    },
+
+
+def _object(**properties: object) -> dict[str, Any]:
+    """An object that has all of these, and maybe others."""
+    return {"type": "object", "required": [*properties], "properties": properties}
+
+
+_ERROR_FIELDS = _object(message=_TEXT, type=_TEXT, param=_MAYBE_TEXT, code=_MAYBE_TEXT)
+_ERRORS = {
+    "Error": _object(error=_ERROR_FIELDS),
+    "AnthropicError": _object(type={"const": "error"}, error=_ERROR_FIELDS),
 }
-_ANTHROPIC_ERROR = _ERROR | {
-    "required": ["type", "error"],
-    "properties": _ERROR["properties"] | {"type": {"const": "error"}},  # type: ignore[operator]  # both are objects
-}
-_MODEL = {"type": "object", "required": ["id", "object"], "properties": {"id": _TEXT, "object": {"const": "model"}}}
-_STATUS = {"type": "object", "required": ["status"], "properties": {"status": _TEXT}}
-_READY = _STATUS | {"required": ["status", "lanes"]}
-_PROBLEM = {"type": "object", "required": ["problem"], "properties": {"problem": _MAYBE_TEXT}}
-_MODELS = {
-    "type": "object",
-    "required": ["object", "data"],
-    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _MODEL}},
-}
+_MODEL = _object(id=_TEXT, object={"const": "model"})
+_MODELS = _object(object={"const": "list"}, data={"type": "array", "items": _MODEL})
+_STATUS = _object(status=_TEXT)
+_READY = _object(status=_TEXT, lanes={"type": "array", "items": _ANY})
+_PROBLEM = _object(problem=_MAYBE_TEXT)
 #: Path -> status -> what the body is, where more is known than that it is an object.
 _BODIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "/v1/models": {"200": _MODELS},
@@ -57,8 +50,8 @@ _HEADERS = {"x-request-id": {"description": "Yours when it was well formed, else
 
 def document(router: web.UrlDispatcher) -> dict[str, Any]:
     """The whole document. Each handler's docstring says what its route is for."""
-    models = [(model, "validation") for model in ROUTES.values()]
-    _, schemas = models_json_schema(models, ref_template=_REF)  # type: ignore[arg-type]  # a list of literals
+    models: list[tuple[type[BaseModel], Literal["validation"]]] = [(one, "validation") for one in ROUTES.values()]
+    _, schemas = models_json_schema(models, ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
     for route in router.routes():
         if route.resource is not None and route.method != "HEAD":
@@ -69,7 +62,7 @@ def document(router: web.UrlDispatcher) -> dict[str, Any]:
         "info": {"title": "Outrider", "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": schemas["$defs"] | {"Error": _ERROR, "AnthropicError": _ANTHROPIC_ERROR},
+            "schemas": schemas["$defs"] | _ERRORS,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
