@@ -90,6 +90,16 @@ async def test_a_connection_that_was_closed_when_used_again_is_tried_anew():
         assert scripted.aborted == []
 
 
+async def test_all_connections_may_be_stale():
+    """Until a new one is made; a restarted lane leaves none of the old ones."""
+    slow = Reply(200, EVENTS, (ONE, 0.1, DONE))
+    lost = Reply(steps=(Fault.CLOSE,))
+    async with replying(slow, slow, lost, lost, GOOD) as (scripted, client):
+        await asyncio.gather(*(read_stream(client, scripted.url) for _ in range(2)))
+        await read_stream(client, scripted.url)
+        assert (len(generations(scripted)), scripted.num_connections) == (5, 3)
+
+
 @pytest.mark.parametrize("first", [(), (GOOD, Reply(steps=(Fault.CLOSE,)))], ids=["new connection", "second try"])
 async def test_a_lane_that_breaks_a_new_connection_is_not_asked_again(first):
     """It may have died of the request."""

@@ -195,16 +195,17 @@ class LaneClient:
                 self._start_abort(url, call.rid)
 
     async def _post(self, lane: str, url: str, call: LaneCall) -> tuple[aiohttp.ClientResponse, LaneCall]:
-        """The answer, and the call that it answers: one more try when a connection that had been used was closed."""
+        """The answer, and the call that it answers: tried anew when a connection that had been used was closed."""
         with _translated(lane):
-            attempt = _Attempt()
-            try:
-                return await self._send(url, call, attempt), call
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                if not attempt.is_reused:
-                    raise
-            call = call.again()
-            return await self._send(url, call, attempt), call
+            while True:
+                attempt = _Attempt()
+                try:
+                    return await self._send(url, call, attempt), call
+                except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                    if not attempt.is_reused:
+                        raise
+                # The next one may be as stale; in the end there is a new one, whose failure counts.
+                call = call.again()
 
     async def _send(self, url: str, call: LaneCall, attempt: _Attempt) -> aiohttp.ClientResponse:
         headers = {**call.headers, "Content-Type": "application/json"}
