@@ -8,15 +8,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
-from types import SimpleNamespace
 from typing import Any, Self
-from weakref import WeakKeyDictionary
 
 import aiohttp
 import orjson
 
 from outrider.errors import LaneFailed
 from outrider.policy.plan import Plan
+from outrider.runtimes.connections import Attempt, Connections, noting_reuse
 from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.protocol import error_of_response
 from outrider.sse import DONE, Event, SSEDecoder, SSEError
@@ -122,7 +121,7 @@ class LaneClient:
         self.metrics = metrics
         self._session: aiohttp.ClientSession | None = None
         self._aborts: set[asyncio.Task[None]] = set()
-        self._connections = _Connections()
+        self._connections = Connections()
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -130,7 +129,7 @@ class LaneClient:
             cookie_jar=aiohttp.DummyCookieJar(),  # what a lane sets for one caller is not for the others
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
             headers={"Accept-Encoding": "identity"},
-            trace_configs=[_noting_reuse()],
+            trace_configs=[noting_reuse()],
         )
         return self
 
@@ -198,7 +197,7 @@ class LaneClient:
         """The answer, and the call that it answers: tried anew when a connection that had been used was closed."""
         with _translated(lane):
             while True:
-                attempt = _Attempt()
+                attempt = Attempt()
                 try:
                     return await self._send(url, call, attempt), call
                 except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
@@ -207,7 +206,7 @@ class LaneClient:
                 # The next one may be as stale; in the end there is a new one, whose failure counts.
                 call = call.again()
 
-    async def _send(self, url: str, call: LaneCall, attempt: _Attempt) -> aiohttp.ClientResponse:
+    async def _send(self, url: str, call: LaneCall, attempt: Attempt) -> aiohttp.ClientResponse:
         headers = {**call.headers, "Content-Type": "application/json"}
         return await self._open_session.post(
             url + call.path, data=call.body, headers=headers, allow_redirects=False, trace_request_ctx=attempt
@@ -227,57 +226,6 @@ class LaneClient:
             async with post as response:
                 is_delivered = response.status == 200
         self.metrics.abort_sent(is_delivered)
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """What is noted while a request is sent."""
-
-    is_reused: bool = False
-    """It went over a connection that had been used, which the lane may have closed in this very moment."""
-
-
-def _noting_reuse() -> aiohttp.TraceConfig:
-    async def note(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
-        if isinstance(context.trace_request_ctx, _Attempt):
-            context.trace_request_ctx.is_reused = True
-
-    config = aiohttp.TraceConfig()
-    config.on_connection_reuseconn.append(note)
-    return config
-
-
-class _Connections:
-    """Tells whoever reads a body when its connection is lost.
-
-    aiohttp does not when it closed the connection itself, for bytes that are no chunk in the middle of a body.
-    """
-
-    def __init__(self) -> None:
-        self._bodies: WeakKeyDictionary[asyncio.Future[None], aiohttp.StreamReader | None] = WeakKeyDictionary()
-
-    @contextmanager
-    def reading(self, response: aiohttp.ClientResponse) -> Iterator[None]:
-        """The body is read in the block."""
-        connection = response.connection
-        closed = None if connection is None or connection.protocol is None else connection.protocol.closed
-        if closed is None:
-            yield
-            return
-        if closed not in self._bodies:
-            closed.add_done_callback(self._on_closed)
-        self._bodies[closed] = response.content
-        try:
-            yield
-        finally:
-            self._bodies[closed] = None
-
-    def _on_closed(self, closed: asyncio.Future[None]) -> None:
-        body = self._bodies.get(closed)
-        if body is not None and not body.is_eof() and body.exception() is None:
-            body.set_exception(aiohttp.ClientPayloadError("what it sent is not HTTP"))
-        if not closed.cancelled():
-            closed.exception()  # retrieved, or asyncio would say in the log that nobody did
 
 
 @contextmanager
