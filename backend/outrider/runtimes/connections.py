@@ -47,6 +47,8 @@ class Connections:
         connection = response.connection
         closed = None if connection is None or connection.protocol is None else connection.protocol.closed
         if closed is None:
+            if connection is not None:  # lost since the head arrived
+                _fail(response.content)
             yield
             return
         if closed not in self._bodies:
@@ -59,7 +61,13 @@ class Connections:
 
     def _on_closed(self, closed: asyncio.Future[None]) -> None:
         body = self._bodies.get(closed)
-        if body is not None and not body.is_eof() and body.exception() is None:
-            body.set_exception(aiohttp.ClientPayloadError("what it sent is not HTTP"))
+        if body is not None:
+            _fail(body)
         if not closed.cancelled():
             closed.exception()  # retrieved, or asyncio would say in the log that nobody did
+
+
+def _fail(body: aiohttp.StreamReader) -> None:
+    """Unless it is complete, or has failed already."""
+    if not body.is_eof() and body.exception() is None:
+        body.set_exception(aiohttp.ClientPayloadError("what it sent is not HTTP"))
