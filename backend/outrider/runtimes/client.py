@@ -15,7 +15,7 @@ import orjson
 
 from outrider.errors import LaneFailed
 from outrider.policy.plan import Plan
-from outrider.runtimes.connections import Attempt, Connections, noting_reuse
+from outrider.runtimes.connections import Connector
 from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.protocol import error_of_response
 from outrider.sse import DONE, Event, SSEDecoder, SSEError
@@ -121,15 +121,15 @@ class LaneClient:
         self.metrics = metrics
         self._session: aiohttp.ClientSession | None = None
         self._aborts: set[asyncio.Task[None]] = set()
-        self._connections = Connections()
+        self._connector: Connector | None = None
 
     async def __aenter__(self) -> Self:
+        self._connector = Connector(keepalive_timeout=_KEEP_ALIVE_S)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            connector=self._connector,
             cookie_jar=aiohttp.DummyCookieJar(),  # what a lane sets for one caller is not for the others
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
             headers={"Accept-Encoding": "identity"},
-            trace_configs=[noting_reuse()],
         )
         return self
 
@@ -143,6 +143,12 @@ class LaneClient:
         if self._session is None:
             raise RuntimeError("the lane client is not open")
         return self._session
+
+    @property
+    def _connections(self) -> Connector:
+        if self._connector is None:
+            raise RuntimeError("the lane client is not open")
+        return self._connector
 
     async def get_json(self, lane: str, url: str, *, timeout_s: float) -> tuple[int, Any]:
         """Status and parsed body of a GET, None for a body that is not JSON. LaneFailed when there is no answer."""
@@ -197,20 +203,17 @@ class LaneClient:
         """The answer, and the call that it answers: tried anew when a connection that had been used was closed."""
         with _translated(lane):
             while True:
-                attempt = Attempt()
                 try:
-                    return await self._send(url, call, attempt), call
+                    return await self._send(url, call), call
                 except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                    if not attempt.is_reused:
+                    if not self._connections.has_reused:
                         raise
                 # The next one may be as stale; in the end there is a new one, whose failure counts.
                 call = call.again()
 
-    async def _send(self, url: str, call: LaneCall, attempt: Attempt) -> aiohttp.ClientResponse:
+    async def _send(self, url: str, call: LaneCall) -> aiohttp.ClientResponse:
         headers = {**call.headers, "Content-Type": "application/json"}
-        return await self._open_session.post(
-            url + call.path, data=call.body, headers=headers, allow_redirects=False, trace_request_ctx=attempt
-        )
+        return await self._open_session.post(url + call.path, data=call.body, headers=headers, allow_redirects=False)
 
     def _start_abort(self, url: str, rid: str) -> None:
         task = asyncio.create_task(self._abort(url, rid), name=f"abort {rid}")
