@@ -225,9 +225,9 @@ async def _send(reply: Reply, writer: asyncio.StreamWriter) -> bool:
     """Run the steps; False when one of them broke the connection."""
     head, is_chunked = _head(reply)
     for step in reply.steps:
+        if writer.is_closing():  # asyncio drops what is written then, uvloop raises something else
+            raise ConnectionResetError("the client has left")
         if isinstance(step, bytes):
-            if writer.is_closing():  # asyncio drops what is written then, uvloop raises something else
-                raise ConnectionResetError("the client has left")
             writer.write(head + (b"%x\r\n%b\r\n" % (len(step), step) if is_chunked and step else step))
             head = b""
             await writer.drain()
