@@ -22,8 +22,10 @@ from outrider.workloads.conditions import conditions
 from outrider.workloads.wire import Wire, post
 
 CHAT = "/v1/chat/completions"
-#: Connections that are opened at a time: the kernel's queue of new ones is short.
-_BATCH = 50
+#: Between two connections that are opened: the kernel's queue of new ones is short, and streams that began in one
+#: moment would send their events in one moment for ever.
+_OPENING_S = 0.0011
+_NUM_WARM = 50
 _LAG = "outrider_event_loop_lag_seconds"
 _STAMP = re.compile(rb"@(\d+\.\d+)")
 _SAMPLE_S = 1.0
@@ -121,7 +123,7 @@ async def measure(gateway: Server, load: Load) -> Measured:
     """All streams at once, for `total_s` from the moment at which all are open."""
     measured = Measured()
     warm = Measured()
-    await _open(gateway, Load(_BATCH, 10, 0.2, 0.0), warm, time.monotonic())
+    await _open(gateway, Load(_NUM_WARM, 10, 0.2, 0.0), warm, time.monotonic())
     await asyncio.sleep(_SAMPLE_S)
     measured.idle_mb = gateway.resident_mb
     opened = asyncio.Event()
@@ -145,8 +147,7 @@ async def _open(
     async with asyncio.TaskGroup() as group:
         for number in range(load.num_streams):
             group.create_task(_Caller(gateway.url, load, measured).run(end_s, (number + 1) / load.num_streams))
-            if number % _BATCH == _BATCH - 1:
-                await asyncio.sleep(0.05)
+            await asyncio.sleep(_OPENING_S)
         await asyncio.sleep(_SAMPLE_S)
         if opened is not None:
             opened.set()
