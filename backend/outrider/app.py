@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import ssl
@@ -20,6 +21,7 @@ from outrider.config import (
     LaneSection,
     ServerSection,
     SGLangSection,
+    TracingSection,
     UrlSection,
     cache_dir,
     inherited_environment,
@@ -47,13 +49,14 @@ from outrider.runtimes.pool import Pool
 from outrider.runtimes.process import Log
 from outrider.runtimes.roll import Roll
 from outrider.runtimes.supervisor import Supervisor
+from outrider.telemetry.lag import lag_measured
 from outrider.telemetry.metrics import Metrics
+from outrider.telemetry.tracing import Tracing, tracing_to
 
 logger = logging.getLogger(__name__)
 
 #: Cancelled handlers get this long to unwind.
 _UNWIND_S = 0.25
-_LAG_INTERVAL_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -120,7 +123,7 @@ def build(
     directory = config.policy.directory or packaged_data("policies")
     files = PolicyFiles(Source([directory], config.policy.default, env=inherited_environment()), learner)
     dispatcher = Dispatcher(admission, pool, client, files, metrics, on_outcome)
-    dispatcher.store = store
+    dispatcher.store, dispatcher.tracing = store, _tracing(config.tracing)
     keys = KeyRing(load_keys(config.auth), time.monotonic(), may_change=config.auth.keys_file is not None)
     gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
@@ -129,12 +132,21 @@ def build(
     Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload, background=runs).add_to(app.router)
     app[GATEWAY] = gateway
     app.on_response_prepare.append(add_headers)
-    app.cleanup_ctx.extend([_client_open, _lanes_running, _loop_watched])
+    app.cleanup_ctx.extend([_traced, _client_open, _lanes_running, lambda _: lag_measured(metrics)])
     if runs is not None:
         app.cleanup_ctx.append(runs.running)
     if store is not None:
         app.cleanup_ctx.append(lambda _: kept(store, files.learner, learning_key(config)))
     return app
+
+
+def _tracing(section: TracingSection) -> Tracing | None:
+    if section.endpoint is None:
+        return None
+    try:
+        return tracing_to(section.endpoint, section.sampled)
+    except ImportError as error:
+        raise ConfigError("tracing.endpoint needs the packages of outrider[tracing]") from error
 
 
 def _supervisor(section: LaneSection | SGLangSection, metrics: Metrics) -> Supervisor:
@@ -192,20 +204,10 @@ async def _lanes_running(app: web.Application) -> AsyncIterator[None]:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _loop_watched(app: web.Application) -> AsyncIterator[None]:
-    """Measure how late the event loop is."""
-    metrics = app[GATEWAY].metrics
-
-    async def watch() -> None:
-        while True:
-            due_s = time.monotonic() + _LAG_INTERVAL_S
-            await asyncio.sleep(_LAG_INTERVAL_S)
-            metrics.loop_lagged(max(time.monotonic() - due_s, 0.0))
-
-    task = asyncio.create_task(watch())
+async def _traced(app: web.Application) -> AsyncIterator[None]:
     yield
-    task.cancel()
-    await asyncio.wait([task])
+    if (tracing := app[GATEWAY].dispatcher.tracing) is not None:
+        await tracing.close()
 
 
 @asynccontextmanager
@@ -285,6 +287,7 @@ async def run(config: Config, *, on_ready: Callable[[Gateway], Coroutine[None, N
                 gateway.stop_at_once()
             stop.set()
 
+        gc.freeze()  # what is there from the start stays, and need not be looked at again
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, on_signal)

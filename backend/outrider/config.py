@@ -112,6 +112,15 @@ class RunsSection(Section):
     """How long the store may take for one operation, waiting for a lock included."""
 
 
+class TracingSection(Section):
+    """Traces of requests for an OpenTelemetry collector; needs the packages of `outrider[tracing]`."""
+
+    endpoint: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    """Where OTLP over HTTP is taken, such as http://127.0.0.1:4318/v1/traces; None: nothing is traced."""
+    sampled: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of requests that are traced, among those whose caller has not decided it."""
+
+
 class Config(Section):
     """The whole file."""
 
@@ -120,6 +129,7 @@ class Config(Section):
     auth: AuthSection = AuthSection()
     policy: PolicySection = PolicySection()
     runs: RunsSection = RunsSection()
+    tracing: TracingSection = TracingSection()
     lanes: Annotated[tuple[AnyLane, ...], Field(min_length=1)] = (LaneSection(),)
 
 

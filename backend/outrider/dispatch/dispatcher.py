@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from operator import attrgetter
 
 from outrider.core import LaneView, Outcome
@@ -24,6 +25,7 @@ from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.pool import Pool
 from outrider.telemetry.metrics import Metrics
+from outrider.telemetry.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ class Dispatcher:
         self.files = files
         self.store: LearningStore | None = None
         """Where finished requests are recorded; None records none."""
+        self.tracing: Tracing | None = None
+        """Where requests are told of; None: nowhere."""
         self._metrics = metrics
         self._on_outcome = on_outcome
         self.num_open = 0
@@ -77,6 +81,10 @@ class Dispatcher:
         outcome = Outcome(status=500, error_code="internal_error", tenant=call.claim.tenant)
         decision: Decision | None = None
         run: Run | None = None
+        trace = None
+        if self.tracing is not None:
+            trace = self.tracing.begin(call.path, call.headers, call.arrived_at_s)
+            call = replace(call, headers=trace.headers)
         self.num_open += 1
         self._idle.clear()
         try:
@@ -100,6 +108,8 @@ class Dispatcher:
             if not self.num_open:
                 self._idle.set()
             self._end(call, outcome, decision)
+            if trace is not None:
+                trace.end(outcome, {} if decision is None else _chosen(decision))
 
     def _route(self, call: Call, model: str, outcome: Outcome) -> tuple[Decision, Lane]:
         """Decide over the ready lanes of the model's group."""
@@ -148,6 +158,11 @@ class Dispatcher:
         )  # fmt: skip
         if self._on_outcome is not None:
             self._on_outcome(call, outcome)
+
+
+def _chosen(decision: Decision) -> dict[str, str | int]:
+    plan = decision.plan
+    return {"lane": decision.option.lane.name, "rule": decision.rule, "drafter": plan.drafter, "k": plan.k}
 
 
 @contextmanager

@@ -148,7 +148,7 @@ def _completion_logprobs(answer: Answer, last: Sequence[TokenLogprob]) -> dict[s
 CHAT = Shape(
     name="chat.completion",
     chunk_name="chat.completion.chunk",
-    whole=lambda text: {"message": {"role": "assistant", "content": text}},
+    whole=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
     delta=lambda text: {"delta": {"content": text}},
     opening={"delta": {"role": "assistant", "content": ""}},
     closing={"delta": {}},

@@ -21,8 +21,8 @@ PRIORITY = "x-outrider-priority"
 
 #: Of a number of milliseconds: thirty years.
 _MAX_DIGITS = 12
-#: What probes and scrapers ask for.
-_OPEN = frozenset({"/live", "/ready", "/health", "/metrics"})
+#: What probes, scrapers and makers of clients ask for.
+OPEN_PATHS = frozenset({"/live", "/ready", "/health", "/metrics", "/openapi.json"})
 _ADMIN = "/outrider/"
 #: Open to every key: each sees its own.
 _OWN = "/outrider/runs/"
@@ -42,7 +42,7 @@ def guard(keys: KeyRing) -> Middleware:
     @web.middleware
     async def middleware(request: web.Request, handler: _Handler) -> web.StreamResponse:
         path = request.path
-        if not keys.is_open and path not in _OPEN:
+        if not keys.is_open and path not in OPEN_PATHS:
             # Anthropic's clients send the key in a header of its own.
             secret = _bearer(request.headers.get("Authorization", "")) or request.headers.get("x-api-key")
             request[KEY] = keys.find(secret)

@@ -20,6 +20,7 @@ from outrider.gateway.background import Background
 from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID
 from outrider.gateway.calls import Arrival, read_call
 from outrider.gateway.jobs import Desk, Job
+from outrider.gateway.openapi import document
 from outrider.gateway.relay import relay_stream
 from outrider.gateway.runs import RunRoutes
 from outrider.gateway.schema import ROUTES
@@ -65,6 +66,7 @@ class Routes:
         router.add_get("/ready", self.ready)
         router.add_get("/metrics", self.metrics)
         router.add_get("/outrider/lanes", self.list_lanes)
+        router.add_get("/openapi.json", self.openapi)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """Every route that generates: read and check, then run and relay, or leave it to the runs."""
@@ -114,10 +116,14 @@ class Routes:
         return _json({"problem": problem}, 200 if problem is None else 422)
 
     async def list_models(self, _request: web.Request) -> web.Response:
-        """503 while no lane has ever been ready: models that are unknown are not none."""
+        """Every model that some lane serves.
+
+        503 while no lane has ever been ready: models that are unknown are not none.
+        """
         return _json({"object": "list", "data": [card.fields for card in self._pool.models()]})
 
     async def get_model(self, request: web.Request) -> web.Response:
+        """One model."""
         return _json(self._pool.card(request.match_info["id"]).fields)
 
     async def health(self, _request: web.Request) -> web.Response:
@@ -144,7 +150,12 @@ class Routes:
         }
         return _json(body)
 
+    async def openapi(self, request: web.Request) -> web.Response:
+        """What this gateway serves, as an OpenAPI document."""
+        return _json(document(request.app.router))
+
     async def metrics(self, _request: web.Request) -> web.Response:
+        """What was counted and measured, in Prometheus' text format."""
         lanes = self._pool.lanes
         page = self._metrics.render({one.name: one.state for one in lanes}, {one.name: one.gpus for one in lanes})
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})

@@ -17,6 +17,7 @@ from pydantic import (
     StrictInt,
     StrictStr,
     ValidationError,
+    WithJsonSchema,
 )
 from pydantic_core import ErrorDetails
 
@@ -76,7 +77,20 @@ class _Message(_Open):
 
 #: SGLang keeps seeds in 64 bits with a sign and refuses others, so that every lane does.
 _Seed = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
-_Stop = Annotated[Any, AfterValidator(lambda stop: stop if stop is None else _check_stop(stop))]
+_TEXT = {"type": "string", "minLength": 1}
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_STOPS = {"type": "array", "items": _TEXT, "maxItems": _MAX_STOPS}
+_PROMPTS = [_TEXT, _IDS, *({"type": "array", "items": one, "minItems": 1} for one in (_TEXT, _IDS))]
+_Stop = Annotated[
+    Any,
+    AfterValidator(lambda stop: stop if stop is None else _check_stop(stop)),
+    WithJsonSchema({"anyOf": [_TEXT, _STOPS, {"type": "null"}]}),
+]
+_TopK = Annotated[
+    StrictInt,
+    AfterValidator(_check_top_k),
+    WithJsonSchema({"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}),
+]
 _Fraction = Annotated[StrictFloat, Field(ge=0, le=1)]
 
 
@@ -85,7 +99,7 @@ class _Sampling(_Open):
 
     temperature: Annotated[StrictFloat, Field(ge=0, le=2)] | None = None
     top_p: Annotated[StrictFloat, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[StrictInt, AfterValidator(_check_top_k)] | None = None
+    top_k: _TopK | None = None
 
 
 class _Request(_Open):
@@ -130,7 +144,7 @@ class ChatBody(_Generation):
 class CompletionBody(_Generation):
     """`POST /v1/completions`."""
 
-    prompt: Annotated[Any, AfterValidator(_check_prompt)]
+    prompt: Annotated[Any, AfterValidator(_check_prompt), WithJsonSchema({"anyOf": _PROMPTS})]
 
     @property
     def num_choices(self) -> int:

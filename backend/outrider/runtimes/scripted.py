@@ -54,6 +54,7 @@ ANY_PLAN: Mapping[str, object] = {
 }
 
 _MAX_HEAD_BYTES = 1024 * 1024
+_GARBAGE = b"\x00\xff\xfe no protocol at all\r\n\r\n" * 8
 
 
 class ScriptedLane:
@@ -224,6 +225,8 @@ async def _send(reply: Reply, writer: asyncio.StreamWriter) -> bool:
     """Run the steps; False when one of them broke the connection."""
     head, is_chunked = _head(reply)
     for step in reply.steps:
+        if writer.is_closing():  # asyncio drops what is written then, uvloop raises something else
+            raise ConnectionResetError("the client has left")
         if isinstance(step, bytes):
             writer.write(head + (b"%x\r\n%b\r\n" % (len(step), step) if is_chunked and step else step))
             head = b""
@@ -258,3 +261,6 @@ async def _break(fault: Fault, writer: asyncio.StreamWriter) -> None:
         # A linger time of zero makes the kernel send a reset instead of an orderly end.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
+    elif fault is Fault.GARBAGE:
+        writer.write(_GARBAGE)
+        await writer.drain()

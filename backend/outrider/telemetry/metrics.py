@@ -23,6 +23,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self._add_times(registry)
         self._requests = Counter(
             "outrider_requests",
             "HTTP requests answered; 499: the client left",
@@ -40,10 +41,11 @@ class Metrics:
             registry=registry,
         )
         self._accept_length = Histogram(
-            "outrider_accept_length", "Tokens per verify step, one per request", buckets=_LENGTHS, registry=registry
-        )
-        self._inter_token = Histogram(
-            "outrider_inter_token_seconds", "Mean of one answer", buckets=_GAPS, registry=registry
+            "outrider_accept_length",
+            "Tokens per verify step, one per request",
+            ["workload", "tenant"],
+            buckets=_LENGTHS,
+            registry=registry,
         )
         self._slow_gaps = Counter(
             "outrider_slow_gaps", "Pauses of over half a second between two events of a stream", registry=registry
@@ -62,10 +64,6 @@ class Metrics:
             "Answers whose speculation counts contradict themselves",
             registry=registry,
         )
-        self._first_event = Histogram(
-            "outrider_first_event_seconds", "Arrival to first event", buckets=_SECONDS, registry=registry
-        )
-        self._total = Histogram("outrider_total_seconds", "Arrival to end", buckets=_SECONDS, registry=registry)
         self._lane_state = Gauge(
             "outrider_lane_state", "1 for the state that the lane is in", ["lane", "state"], registry=registry
         )
@@ -77,6 +75,28 @@ class Metrics:
         )
         self._aborts = Counter("outrider_aborts_sent", "Abort calls to lanes", ["result"], registry=registry)
         self._restarts = Counter("outrider_lane_restarts", "Restarts of lane processes", ["lane"], registry=registry)
+
+    def _add_times(self, registry: CollectorRegistry) -> None:
+        """How long the parts of a request take, and how many tokens they make."""
+        self._per_event = Histogram(
+            "outrider_tokens_per_step",
+            "Tokens per event of a stream, which is a step of the engine; one per stream",
+            buckets=_LENGTHS,
+            registry=registry,
+        )
+        self._queue = Histogram(
+            "outrider_queue_seconds", "Arrival to a place at a lane", buckets=_SECONDS, registry=registry
+        )
+        self._tokens = Counter(
+            "outrider_completion_tokens", "Tokens generated", ["workload", "tenant"], registry=registry
+        )
+        self._inter_token = Histogram(
+            "outrider_inter_token_seconds", "Mean of one answer", buckets=_GAPS, registry=registry
+        )
+        self._first_event = Histogram(
+            "outrider_first_event_seconds", "Arrival to first event", buckets=_SECONDS, registry=registry
+        )
+        self._total = Histogram("outrider_total_seconds", "Arrival to end", buckets=_SECONDS, registry=registry)
 
     def watch(self, *, num_in_flight: Callable[[], int], num_queued: Callable[[], int]) -> None:
         """Read these two on every scrape. Call once."""
@@ -104,8 +124,14 @@ class Metrics:
         decode_s, num_tokens = outcome.phases.get("decode"), outcome.num_completion_tokens or 0
         if decode_s is not None and outcome.num_events > 1 and num_tokens > 1:
             self._inter_token.observe(decode_s / (num_tokens - 1))
+        if "admit" in outcome.phases:
+            self._queue.observe(outcome.phases["admit"])
+        if num_tokens:
+            self._tokens.labels(outcome.workload, outcome.tenant).inc(num_tokens)
+        if outcome.num_events > 1 and num_tokens:
+            self._per_event.observe(num_tokens / outcome.num_events)
         if outcome.stats is not None:
-            self._accept_length.observe(outcome.stats.accept_length)
+            self._accept_length.labels(outcome.workload, outcome.tenant).observe(outcome.stats.accept_length)
             self._verify_steps.inc(outcome.stats.num_verify_steps)
             self._accepted.inc(outcome.stats.num_accepted)
             if outcome.stats.num_proposed is not None:

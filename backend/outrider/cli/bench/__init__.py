@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from outrider.cli.bench.gateway import gateway
+from outrider.cli.bench.load import load
 from outrider.cli.bench.policy import policy
 from outrider.cli.bench.show import show
 from outrider.cli.console import progress_bar
@@ -17,6 +18,7 @@ from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 app = typer.Typer(help="Measurements; every one prints its conditions.", no_args_is_help=True)
 app.command()(gateway)
 app.command()(policy)
+app.command()(load)
 
 
 @app.command()

@@ -1,0 +1,104 @@
+"""The OpenAPI document of this gateway, made from its routes and from what checks their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from aiohttp import web
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from outrider.gateway.access import OPEN_PATHS
+from outrider.gateway.schema import ROUTES
+from outrider.runtimes.dialects import MESSAGES
+from outrider.version import __version__
+
+_REF = "#/components/schemas/{model}"
+_TEXT = {"type": "string"}
+_MAYBE_TEXT = {"type": ["string", "null"]}
+_ANY = {"type": "object"}
+
+
+def _object(**properties: object) -> dict[str, Any]:
+    """An object that has all of these, and maybe others."""
+    return {"type": "object", "required": [*properties], "properties": properties}
+
+
+_ERROR_FIELDS = _object(message=_TEXT, type=_TEXT, param=_MAYBE_TEXT, code=_MAYBE_TEXT)
+_ERRORS = {
+    "Error": _object(error=_ERROR_FIELDS),
+    "AnthropicError": _object(type={"const": "error"}, error=_ERROR_FIELDS),
+}
+_MODEL = _object(id=_TEXT, object={"const": "model"})
+_MODELS = _object(object={"const": "list"}, data={"type": "array", "items": _MODEL})
+_STATUS = _object(status=_TEXT)
+_READY = _object(status=_TEXT, lanes={"type": "array", "items": _ANY})
+_PROBLEM = _object(problem=_MAYBE_TEXT)
+#: Path -> status -> what the body is, where more is known than that it is an object.
+_BODIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "/v1/models": {"200": _MODELS},
+    "/v1/models/{id}": {"200": _MODEL},
+    "/health": {"200": _STATUS},
+    "/live": {"200": _STATUS},
+    "/ready": {"200": _READY, "503": _READY},
+    "/outrider/reload": {"200": _PROBLEM, "422": _PROBLEM},
+}
+#: What every answer carries.
+_HEADERS = {"x-request-id": {"description": "Yours when it was well formed, else one of ours.", "schema": _TEXT}}
+
+
+def document(router: web.UrlDispatcher) -> dict[str, Any]:
+    """The whole document. Each handler's docstring says what its route is for."""
+    models: list[tuple[type[BaseModel], Literal["validation"]]] = [(one, "validation") for one in ROUTES.values()]
+    _, schemas = models_json_schema(models, ref_template=_REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in router.routes():
+        if route.resource is not None and route.method != "HEAD":
+            path = route.resource.canonical
+            paths.setdefault(path, {})[route.method.lower()] = _operation(path, route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Outrider", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": schemas["$defs"] | _ERRORS,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(path: str, route: web.AbstractRoute) -> dict[str, Any]:
+    summary, _, rest = (route.handler.__doc__ or "").strip().partition("\n")
+    operation: dict[str, Any] = {"summary": summary, "responses": _responses(path)}
+    if rest.strip():
+        operation["description"] = " ".join(rest.split())
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    if names:
+        operation["parameters"] = [{"name": one, "in": "path", "required": True, "schema": _TEXT} for one in names]
+    if path in ROUTES:
+        schema = {"$ref": _REF.format(model=ROUTES[path].__name__)}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    if path not in OPEN_PATHS:
+        # Without any key in force everybody may ask.
+        operation["security"] = [{"key": []}]
+    return operation
+
+
+def _responses(path: str) -> dict[str, Any]:
+    error = {"$ref": _REF.format(model="AnthropicError" if path == MESSAGES else "Error")}
+    bodies: dict[str, Mapping[str, Any]] = {"200": _ANY, **_BODIES.get(path, {}), "4XX": error, "5XX": error}
+    responses = {status: _response(status, {"application/json": schema}) for status, schema in bodies.items()}
+    if path in ROUTES:
+        responses["200"]["content"]["text/event-stream"] = {}
+    if path == "/metrics":
+        responses["200"] = _response("200", {"text/plain": _TEXT})
+    return responses
+
+
+def _response(status: str, content: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "description": "Done." if status == "200" else "Refused or failed.",
+        "headers": _HEADERS,
+        "content": {kind: {"schema": schema} for kind, schema in content.items()},
+    }
