@@ -84,16 +84,12 @@ def test_what_leaves_less_than_was_meant_warns(tmp_path: Path, toy_folder: Path)
     digest = "0" * 64
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-        try:
-            text = f"server: {{port: {port}}}\nauth: {{keys: [{{name: a, sha256: '{digest}'}}]}}"
-            code, found = examine(tmp_path, text, toy_folder)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+        text = f"server: {{port: {port}}}\nauth: {{keys: [{{name: a, sha256: '{digest}'}}]}}"
+        code, found = examine(tmp_path, f"{text}\nadmission: {{max_in_flight: {allowed}}}", toy_folder)
     assert code == 0
     assert [found[name][0] for name in ("keys", "port", "open files")] == ["warn"] * 3
-    assert "ulimit -n 1600" in found["open files"][2]
+    assert f"{allowed} allowed" in found["open files"][1]
     assert examine(tmp_path, "server: {host: 0.0.0.0, port: 0}", toy_folder)[1]["keys"][0] == "warn"
 
 

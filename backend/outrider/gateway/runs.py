@@ -76,6 +76,7 @@ class RunRoutes:
         return _json(to_wire(await self._cancelled(request)))
 
     async def delete(self, request: web.Request) -> web.Response:
+        """The run is forgotten, and cancelled when it has not ended."""
         record = await self._own(request)
         await self._book.delete(record)
         return _json({"id": record.id, "object": "outrider.run", "deleted": True})
@@ -91,10 +92,12 @@ class RunRoutes:
         return await self._follow(request, record, after)
 
     async def cancel_response(self, request: web.Request) -> web.Response:
+        """The response, as it is then."""
         await self._own_response(request)
         return _json(_response(await self._cancelled(request)))
 
     async def delete_response(self, request: web.Request) -> web.Response:
+        """The response is forgotten, and cancelled when it has not ended."""
         record = await self._own_response(request)
         await self._book.delete(record)
         return _json({"id": record.id, "object": "response", "deleted": True})

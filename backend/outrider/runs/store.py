@@ -9,7 +9,6 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
@@ -57,24 +56,25 @@ _IS_OPEN = _RUNS.c.status.in_(OPEN)
 
 
 class RunStore:
-    """One database. SQLite writes one at a time; the file is readable by its owner only."""
+    """One database. Writes go one at a time, in the order of asking; a file is readable by its owner only."""
 
     def __init__(self, section: RunsSection) -> None:
         """ConfigError when the URL names no database that can be used asynchronously."""
         self._timeout_s = section.timeout_s
         try:
             url = sa.make_url(section.url or "")
-            self._is_sqlite = url.get_backend_name() == "sqlite"
+            is_sqlite = url.get_backend_name() == "sqlite"
             options: dict[str, Any] = {"pool_timeout": section.timeout_s, "hide_parameters": True}
-            if self._is_sqlite:
+            if is_sqlite:
                 options["connect_args"] = {"timeout": section.timeout_s}
             self._engine: AsyncEngine = create_async_engine(url, **options)
         except (ArgumentError, SQLAlchemyError, ImportError, TypeError) as error:
             raise ConfigError(f"runs.url: {error}") from error
         self.where = url.render_as_string(hide_password=True)
-        self._writing: asyncio.Lock | nullcontext[None] = asyncio.Lock() if self._is_sqlite else nullcontext()
+        # Else what a cancelled caller has left behind may be written after what came later.
+        self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
-        if self._is_sqlite:
+        if is_sqlite:
             _make_private(url.database)
             sa.event.listen(self._engine.sync_engine, "connect", _set_up_sqlite)
 
