@@ -104,3 +104,13 @@ def test_workloads_judge_drafters_by_their_own_requests() -> None:
         decide(policies, features("quote", tenant="t"))
     rules = [[decide(one, features("quote")).rule for _ in range(500)] for one in (policies, alone)]
     assert rules[0] == rules[1] and "explore" in rules[0]
+
+
+def test_one_stalled_request_overdraws_nothing() -> None:
+    """It was stopped for a minute at the very start: the ledger stays, and so do the plans that gain."""
+    policies = only()
+    decision = decide(policies, features("quote"))
+    served = serve(decision, Arrival(0, decision.features, 100), constant_truth(0.8), Random(1))
+    policies.learn(decision, Feedback(served.feedback.stats, served.feedback.num_tokens, 60.0))
+    assert not policies.learner.ledger("only").is_overdrawn
+    assert decide(policies, features("quote")).plan.drafter == "ngram"

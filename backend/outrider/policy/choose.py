@@ -136,7 +136,8 @@ class Surveyor:
             kind.menus.clear()
             kind.moved.clear()
             version = 0
-        known, oldest_s = self._learner.rounds.known, now_s - kind.policy.load_max_age_s
+        rounds, oldest_s = self._learner.rounds, now_s - kind.policy.load_max_age_s
+        known = rounds.known
         num_tokens = features.num_prompt_tokens
         rows = []
         for view in lanes:
@@ -150,10 +151,10 @@ class Surveyor:
                 row = remembered[key] = self._row(kind, ability, occupancy(ability, *key[1:]), num_tokens)
             elif (
                 row.menu.version != version
-                or row.factors is not known.get(ability)
+                or row.factors is not known.get(row.make)
                 or (row.num_tokens != num_tokens and row.menu.is_bounded)
             ):
-                factors, menu = self._learner.rounds.factors(ability), self._current(kind, row.menu.key)
+                factors, menu = rounds.factors(ability, row.menu.batch), self._current(kind, row.menu.key)
                 row = Row(ability, row.seen, menu, factors, row.unserved, row.inexact, num_tokens)
                 remembered[key] = row
             rows.append(row)
@@ -169,7 +170,7 @@ class Surveyor:
             menu = self._current(kind, key)
         else:
             menu = kind.menus[key] = self._menu(kind, ability, key, (batch, caps))
-        factors = self._learner.rounds.factors(ability)
+        factors = self._learner.rounds.factors(ability, batch)
         surfaces = kind.features.surfaces
         if not surfaces:
             return Row(ability, seen, menu, factors, (), (), num_tokens)

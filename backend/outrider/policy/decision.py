@@ -59,6 +59,11 @@ class Decision:
         return self.option.lane.name
 
     @property
+    def batch(self) -> int:
+        """Requests in each round, this one included, as it was foreseen."""
+        return self.option.seen.batch
+
+    @property
     def is_own(self) -> bool:
         """The workload chose the plan; else the request fixed it."""
         return self.rule not in ("request", "nearest")

@@ -15,7 +15,7 @@ from outrider.policy.plan import Plan
 from outrider.policy.rounds import Rounds
 
 #: Layout of the state.
-VERSION = 2
+VERSION = 3
 #: Speculation may make a workload at most this much slower than plain decoding, tries included.
 MAX_SLOWDOWN = 0.05
 #: Of that, what tries may use up.
@@ -51,6 +51,8 @@ class Decided(Protocol):
     def workload(self) -> str: ...
     @property
     def cell(self) -> Cell: ...
+    @property
+    def batch(self) -> int: ...
     @property
     def is_own(self) -> bool: ...
     def plain_round_s(self) -> float: ...
@@ -158,16 +160,19 @@ class Learner:
             round_s = decided.round_s(fill)
         else:
             return
+        lane, batch = decided.lane, decided.batch
         if num_rounds >= _MIN_ROUNDS:
-            self.rounds.observe(decided.lane, plan.drafter, round_s, decode_s / num_rounds)
+            self.rounds.observe(lane, plan.drafter, (round_s, decode_s / num_rounds), batch)
         if not decided.is_own:
             return
+        # A request that was stalled counts by what rounds are believed to take now, which one request moves little.
+        taken_s = num_rounds * round_s * self.rounds.correction(lane, plan.drafter, batch)
         if plan.is_off:
-            self.ledger(decided.workload).spent(decode_s, decode_s)
+            self.ledger(decided.workload).spent(taken_s, taken_s)
         else:
-            plain_s = (num_tokens - 1) * decided.plain_round_s() * self.rounds.correction(decided.lane)
-            self.ledger(decided.workload).spent(plain_s, decode_s)
-            self.gate(decided.workload, plan.drafter, cell).measured(plain_s / decode_s)
+            plain_s = (num_tokens - 1) * decided.plain_round_s() * self.rounds.correction(lane, batch=batch)
+            self.ledger(decided.workload).spent(plain_s, taken_s)
+            self.gate(decided.workload, plan.drafter, cell).measured(plain_s / taken_s)
             self.num_closed = sum(gate.is_closed for gate in self.gates.values())
 
     def to_state(self, key: dict[str, str]) -> dict[str, Any]:
