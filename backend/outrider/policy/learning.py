@@ -10,7 +10,8 @@ from random import Random
 from typing import Any, Protocol
 
 from outrider.core import SpecStats
-from outrider.policy.acceptance import Acceptance, Cell
+from outrider.policy.acceptance import LOOK_UPS, Acceptance, Cell
+from outrider.policy.lookup import Written, replayed
 from outrider.policy.plan import Plan
 from outrider.policy.rounds import Rounds
 
@@ -20,6 +21,8 @@ VERSION = 3
 MAX_SLOWDOWN = 0.05
 #: Of that, what tries may use up.
 _TRY_SLOWDOWN = 0.03
+#: Draft tokens with which look-ups are replayed.
+_REPLAY_K = 8
 #: Rounds that a request must have had for its mean round to say something.
 _MIN_ROUNDS = 8
 #: Decisions until a drafter that did not pay is tried again: at first, and at most.
@@ -38,6 +41,8 @@ class Feedback:
     """Tokens of the answer."""
     decode_s: float | None = None
     """Seconds from the first token to the last."""
+    written: Written | None = None
+    """The text, where whoever ran it has it at hand; it is looked at once and never kept."""
 
 
 class Decided(Protocol):
@@ -149,6 +154,8 @@ class Learner:
         plan, stats, cell = decided.plan, feedback.stats, decided.cell
         if not plan.is_off and stats is not None:
             self.acceptance.update(cell, stats, plan.k)
+        if feedback.written is not None:
+            self._replay(decided, feedback.written)
         num_tokens, decode_s = feedback.num_tokens, feedback.decode_s
         if num_tokens is None or not decode_s or num_tokens < 2:
             return
@@ -174,6 +181,14 @@ class Learner:
             self.ledger(decided.workload).spent(plain_s, taken_s)
             self.gate(decided.workload, plan.drafter, cell).measured(plain_s / taken_s)
             self.num_closed = sum(gate.is_closed for gate in self.gates.values())
+
+    def _replay(self, decided: Decided, written: Written) -> None:
+        """What look-ups that did not run would have shown, which costs nobody a try."""
+        stats = replayed(written, _REPLAY_K)
+        for drafter in LOOK_UPS if stats is not None else ():
+            if drafter != decided.plan.drafter:
+                cell = decided.cell._replace(drafter=drafter, is_sampled=False)
+                self.acceptance.replay(cell, stats, _REPLAY_K)
 
     def to_state(self, key: dict[str, str]) -> dict[str, Any]:
         """Plain data for JSON. `key` says what it was learnt on: model and build."""
