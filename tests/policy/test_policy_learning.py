@@ -9,8 +9,8 @@ import pytest
 from policy_world import decide, features, only, workload
 
 from outrider.policy.decide import PolicySet
-from outrider.policy.lookup import Written
 from outrider.policy.learning import Feedback, Gate, Learner, Ledger
+from outrider.policy.lookup import Written
 from outrider.policy.simulate import Arrival, constant_truth, serve
 
 KEY = {"model": "m", "build": "1"}

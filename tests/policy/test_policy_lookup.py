@@ -42,7 +42,9 @@ def test_a_copy_is_replayed_as_all_but_certain() -> None:
     assert replayed(Written.of(prompt, "No"), 4) is None
 
 
-@given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), min_size=3, max_size=40), st.integers(1, 8))
+@given(
+    st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), min_size=3, max_size=40), st.integers(1, 8)
+)
 @settings(max_examples=100, deadline=None)
 def test_a_replay_is_what_the_drafter_would_have_shown(prompt: list[int], answer: list[int], k: int) -> None:
     """The engine's own look-up on the same tokens, round by round, as long as no pair is frequent."""

@@ -18,8 +18,8 @@ _PIECE = re.compile(r" ?[^\W\d_]+| ?\d| ?[^\w\s]+|_|\s+")
 _MIN_MATCH = 2
 #: What the engine's drafter follows: the longest match up to this, and two drafts for each matched token.
 _MAX_MATCH, _DRAFTS_PER_MATCHED = 32, 2
-#: A replay looks at this much of the prompt's end and the answer's beginning, and at so many occurrences of a pair: that
-#: bounds its time to a millisecond or two.
+#: A replay looks at this much of the prompt's end and the answer's beginning, and at so many occurrences of a pair:
+#: that bounds its time to a millisecond or two.
 _PROMPT, _ANSWER, _OCCURRENCES = 512, 256, 8
 
 
@@ -79,7 +79,7 @@ def replayed(written: Written, k: int) -> SpecStats | None:
 
 
 class _LookUp:
-    """The longest earlier occurrence of a text's end, of equals the newest, as the engine's look-up drafter finds it."""
+    """The longest earlier occurrence of a text's end, of equals the newest, as the engine's drafter finds it."""
 
     def __init__(self) -> None:
         self._tokens: list[Hashable] = []

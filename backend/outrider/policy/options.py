@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from outrider.core import OFF, DrafterAbility, LaneAbility, Surface
-from outrider.policy.rounds import Occupancy, size_bucket
+from outrider.policy.rounds import Occupancy
 
 
 class Option(NamedTuple):
@@ -91,8 +91,11 @@ class Row:
     """What of the request the lane does not honour exactly."""
     num_tokens: int
     """Of the prompt."""
-    make: tuple[LaneAbility, int] = field(init=False)
-    """Lane and size of the batch, by which factors are kept."""
+    num_changes: int = -1
+    """How many factors had changed when it was last looked through."""
+    version: int = field(init=False)
+    is_bounded: bool = field(init=False)
+    """The menu's."""
     num_others: int = field(init=False)
     """Other requests on the lane."""
     share: float = field(init=False)
@@ -108,7 +111,7 @@ class Row:
 
     def __post_init__(self) -> None:
         running, waiting, _ = self.seen
-        self.make = (self.lane, size_bucket(self.menu.batch))
+        self.version, self.is_bounded = self.menu.version, self.menu.is_bounded
         self.num_others = running + waiting - 1
         self.share = self.lane.max_running / (self.lane.max_running + waiting)
         self.plain_rate = self.menu.plain_rate * self.factors[0] * self.share if self.lane.has_plain else 0.0

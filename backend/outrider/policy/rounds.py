@@ -94,6 +94,8 @@ class Rounds:
         beyond that, with the number of observations."""
         self.known: dict[tuple[LaneAbility, int], tuple[float, ...]] = {}
         """What `factors` has worked out and no observation has changed since."""
+        self.num_changes = 0
+        """How often that was changed."""
 
     def forwards(self, ability: LaneAbility, num_running: int, context: int) -> tuple[float, ...]:
         """Entry k: seconds of a round in which each running request has k + 1 rows, without drafting."""
@@ -158,6 +160,7 @@ class Rounds:
         if found is None:
             if len(self.known) >= _MAX_REMEMBERED:
                 self.known.clear()
+                self.num_changes += 1
             found = self.known[key] = self._factors(*key)
         return found
 
@@ -183,6 +186,7 @@ class Rounds:
             now, before = self._factors(*known), self.known[known]
             if any(abs(a - b) > _NEAR * b for a, b in zip(now, before, strict=True)):
                 self.known[known] = now
+                self.num_changes += 1
 
     def to_state(self) -> dict[str, Any]:
         """Plain data of the corrections; costs themselves come from the lanes."""

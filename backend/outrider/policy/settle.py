@@ -123,7 +123,7 @@ class Settler:
         plain, best = known
         if not best.seen.is_known:
             return best
-        key = (kind.policy.workload, kind.cell.task, kind.cell.temperature, kind.floor, kind.features.has_prediction)
+        key = kind.held
         batch = best.seen.batch
         found = self._incumbents.get(key, [])
         place = next((i for i, one in enumerate(found) if one.is_near(batch)), None)
