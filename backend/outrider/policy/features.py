@@ -90,6 +90,13 @@ def extract_features(
     )
 
 
+def text_of(body: Mapping[str, Any]) -> str:
+    """The text of a body's prompt."""
+    messages = body.get("messages")
+    prompt = _read_messages(messages) if isinstance(messages, list) else _read_prompt(body.get("prompt"))
+    return "\n".join(prompt.texts)
+
+
 def _temperature(value: object) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number else DEFAULT_TEMPERATURE  # type: ignore[arg-type]
