@@ -185,7 +185,9 @@ class Learner:
     def _replay(self, decided: Decided, written: Written) -> None:
         """What look-ups that did not run would have shown, which costs nobody a try."""
         stats = replayed(written, _REPLAY_K)
-        for drafter in LOOK_UPS if stats is not None else ():
+        if stats is None:
+            return
+        for drafter in LOOK_UPS:
             if drafter != decided.plan.drafter:
                 cell = decided.cell._replace(drafter=drafter, is_sampled=False)
                 self.acceptance.replay(cell, stats, _REPLAY_K)
