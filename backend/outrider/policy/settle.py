@@ -126,12 +126,13 @@ class Settler:
         key = kind.held
         batch = best.seen.batch
         found = self._incumbents.get(key, [])
-        place = next((i for i, one in enumerate(found) if one.is_near(batch)), None)
-        if place is None:
+        for place, incumbent in enumerate(found):
+            if incumbent.is_near(batch):
+                break
+        else:
             if is_run:
                 self._incumbents[key] = [Incumbent(best.drafter, best.k, batch), *found]
             return best
-        incumbent = found[place]
         if place and is_run:
             found.insert(0, found.pop(place))
         if not is_run:
