@@ -128,13 +128,13 @@ class Settler:
         found = self._incumbents.get(key, [])
         for place, incumbent in enumerate(found):
             if incumbent.is_near(batch):
+                if place and is_run:
+                    found.insert(0, found.pop(place))
                 break
         else:
             if is_run:
                 self._incumbents[key] = [Incumbent(best.drafter, best.k, batch), *found]
             return best
-        if place and is_run:
-            found.insert(0, found.pop(place))
         if not is_run:
             incumbent = replace(incumbent)
         if incumbent.drafter == best.drafter and incumbent.k == best.k:
