@@ -267,6 +267,8 @@ class Outcome:
     num_prompt_tokens: int = 0
     """An estimate; 0 when the request ended before anything was decided."""
     num_completion_tokens: int | None = None
+    text: str | None = None
+    """Of an answer that came whole, for what can be learnt of it at its end; never kept."""
     first_event_s: float | None = None
     """Seconds from arrival to the first event relayed."""
     total_s: float = 0.0

@@ -28,15 +28,15 @@ def shipped(default: str = "default") -> PolicySet:
     ("task", "temperature", "ks"),
     # The k with 0, 1, 2 and 8 other requests on the lane, and with unknown load.
     [
-        ("quote", 0.0, (5, 5, 5, 4, 4)),
+        ("quote", 0.0, (8, 8, 6, 4, 4)),
         ("quote", 1.0, (3, 2, 1, 0, 0)),
-        ("extract", 0.0, (5, 5, 4, 2, 2)),
+        ("extract", 0.0, (6, 5, 4, 2, 2)),
         ("summarise", 0.5, (4, 2, 1, 0, 0)),
         ("rag", 1.0, (2, 1, 1, 0, 0)),
         ("rag", 1.2, (0, 0, 0, 0, 0)),
         ("code", 0.0, (5, 2, 1, 0, 0)),
         ("code", 1.0, (0, 0, 0, 0, 0)),
-        ("edit", 0.0, (5, 5, 4, 2, 2)),
+        ("edit", 0.0, (6, 5, 4, 2, 2)),
         ("maths", 0.0, (3, 2, 1, 0, 0)),
         ("translate", 0.7, (0, 0, 0, 0, 0)),
         ("chat", 0.0, (3, 2, 1, 0, 0)),

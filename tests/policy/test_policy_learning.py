@@ -10,6 +10,7 @@ from policy_world import decide, features, only, workload
 
 from outrider.policy.decide import PolicySet
 from outrider.policy.learning import Feedback, Gate, Learner, Ledger
+from outrider.policy.lookup import Written
 from outrider.policy.simulate import Arrival, constant_truth, serve
 
 KEY = {"model": "m", "build": "1"}
@@ -104,3 +105,31 @@ def test_workloads_judge_drafters_by_their_own_requests() -> None:
         decide(policies, features("quote", tenant="t"))
     rules = [[decide(one, features("quote")).rule for _ in range(500)] for one in (policies, alone)]
     assert rules[0] == rules[1] and "explore" in rules[0]
+
+
+def test_one_stalled_request_overdraws_nothing() -> None:
+    """It was stopped for a minute at the very start: the ledger stays, and so do the plans that gain."""
+    policies = only()
+    decision = decide(policies, features("quote"))
+    served = serve(decision, Arrival(0, decision.features, 100), constant_truth(0.8), Random(1))
+    policies.learn(decision, Feedback(served.feedback.stats, served.feedback.num_tokens, 60.0))
+    assert not policies.learner.ledger("only").is_overdrawn
+    assert decide(policies, features("quote")).plan.drafter == "ngram"
+
+
+def test_look_ups_learn_from_every_text() -> None:
+    """Of copies that were written plainly both learn that they would have gained, and of fresh text that not; what is
+    kept is counts, never the text."""
+    copied = Written(list(range(200)), list(range(50, 150)))
+    fresh = Written(list(range(200)), list(range(1000, 1100)))
+    for written, rises in ((copied, True), (fresh, False)):
+        policies = only()
+        decision = decide(policies, features("code"), off=True)
+        acceptance = policies.learner.acceptance
+        cells = [decision.cell._replace(drafter=drafter) for drafter in ("ngram", "suffix")]
+        before = [acceptance.curve(cell).tokens[4] for cell in cells]
+        for _ in range(4):
+            policies.learn(decision, Feedback(None, 100, 1.0, written))
+        after = [acceptance.curve(cell).tokens[4] for cell in cells]
+        assert all(new > 1.2 * old if rises else new < old for new, old in zip(after, before, strict=True))
+        assert "1050" not in json.dumps(policies.learner.to_state(KEY))

@@ -205,7 +205,18 @@ def test_lanes_and_trials_are_checked_at_their_place(tmp_path: Path) -> None:
     ]
     few = (LaneAbility("one", (DrafterAbility("ngram", tuple(range(1, 6))), DrafterAbility("suffix", (1,)))),)
     assert short(validate_file(path, lanes=few)) == [
-        (8, 12, "drafters.suffix.max_k", "expected at most 1, the largest k of any lane")
+        (8, 12, "drafters.suffix.max_k", "expected at most 1, the largest k of any lane, found max_k 4")
+    ]
+
+
+def test_defaults_and_bands_are_held_against_lanes(tmp_path: Path) -> None:
+    """A k that a file leaves at its default, and one that only a band names; a band without one bounds nothing."""
+    text = "version: 1\nworkload: a\ndrafters: {ngram: {}}\ntemperature: [{max: 0.5, max_k: 9}, {max: 1}]\n"
+    path = write(tmp_path, text + "load: [{max: 4, max_k: 4}]\n")
+    lanes = (LaneAbility("one", (DrafterAbility("ngram", (1, 4)),)),)
+    assert short(validate_file(path, lanes=lanes)) == [
+        (3, 19, "drafters.ngram", "expected at most 4, the largest k of any lane, found max_k 5"),
+        (4, 33, "temperature[0].max_k", "expected at most 4, the largest k of any lane, found 9"),
     ]
 
 

@@ -147,7 +147,7 @@ class Dispatcher:
             if call.is_stream and call.num_choices == 1 and outcome.num_events > 1:
                 outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
         self._metrics.ended(outcome)
-        feedback = feedback_of(outcome)
+        feedback = feedback_of(outcome, call.body)
         if decision is not None and feedback is not None:
             self.policies.learn(decision, feedback)
             if self.store is not None:

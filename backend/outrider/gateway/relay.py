@@ -72,6 +72,7 @@ async def whole_body(run: Run) -> tuple[bytes, Mapping[str, str]]:
     take_stats(run, list(chain.from_iterable(found)) if found else None)
     counts = [count for body in bodies if (count := dialect.completion_tokens(body)) is not None]
     run.outcome.num_completion_tokens = sum(counts) if counts else None
+    run.outcome.text = dialect.text(bodies[0])
     shown = with_report(run, without_stats(run, raw, bodies[0]) or raw)
     run.succeed()
     return shown, passed_headers(answer.headers)

@@ -201,6 +201,11 @@ class Acceptance:
                 _KEEP_ALL * asked + stats.num_verify_steps,
             )
 
+    def replay(self, cell: Cell, stats: SpecStats, k: int) -> None:
+        """Learn from what a drafter would have shown of a text that was written without it; how often it proposes is
+        learnt where it runs."""
+        self._add(cell, Counts.of(depth_counts(stats, k, may_miss=True)))
+
     def _add(self, cell: Cell, counts: Counts) -> None:
         prior = prior_hazards(cell)
         counts.expected = sum(n * mean for n, mean in zip(counts.trials, prior, strict=True))

@@ -127,8 +127,10 @@ class PolicySet:
         drafter = None if hints.is_off else hints.drafter
         kind = self._surveyor.kind(policy, features, drafter, hints.k or None)
         rows = self._surveyor.rows(kind, features, lanes, now_s)
-        fit = _fittest(rows)
-        _refuse_inexact(policy, features, fit)
+        fit = rows
+        if features.surfaces:
+            fit = _fittest(rows)
+            _refuse_inexact(policy, features, fit)
         settled = _plain(fit) if hints.is_off else self._settler.settle(kind, fit, is_run=is_run)
         if settled is None and not hints.is_off:
             # Lanes that must speculate, and with what the workload does not allow: as little as they can.
@@ -139,10 +141,9 @@ class PolicySet:
         if settled is None or (settled.rule == "nearest" and policy.fallback == "refuse"):
             raise InvalidRequest(_unserved(kind, hints, rows), param="outrider")
         option, rule = settled
-        load = next(view.load for view in lanes if view.ability is option.lane)
         plan = _plan(option.drafter, option.k)
         unfit = () if fit is rows else [row for row in rows if row.num_missing > fit[0].num_missing]
-        return Decision(plan, policy.workload, rule, features, option, kind, fit, unfit, load, self.learner.rounds)
+        return Decision(plan, policy.workload, rule, features, option, kind, fit, unfit, lanes, self.learner.rounds)
 
 
 @cache

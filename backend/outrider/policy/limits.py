@@ -198,10 +198,25 @@ def beyond(policy: WorkloadPolicy, lanes: Collection[LaneAbility]) -> Iterator[t
         ks = [k for lane in lanes for ability in lane.drafters if ability.drafter == drafter for k in ability.ks]
         if not ks:
             yield ("drafters", drafter), f"expected a drafter that some lane has, one of {known}"
-        elif "max_k" in limits.model_fields_set and limits.max_k > max(ks):
-            yield ("drafters", drafter, "max_k"), f"expected at most {max(ks)}, the largest k of any lane"
+        elif limits.max_k > max(ks):
+            yield ("drafters", drafter, *_given("max_k", limits)), f"{_at_most(max(ks))}, found max_k {limits.max_k}"
         elif limits.min_k > max(ks):
-            yield ("drafters", drafter, "min_k"), f"expected at most {max(ks)}, the largest k of any lane"
+            yield ("drafters", drafter, "min_k"), _at_most(max(ks))
+    most = max((k for lane in lanes for ability in lane.drafters for k in ability.ks), default=0)
+    for name, bands in (("temperature", policy.temperature), ("load", policy.load)):
+        for index, band in enumerate(bands):
+            # Without it a band bounds nothing.
+            if most and "max_k" in band.model_fields_set and band.max_k > most:
+                yield (name, index, "max_k"), f"{_at_most(most)}, found {band.max_k}"
+
+
+def _at_most(k: int) -> str:
+    return f"expected at most {k}, the largest k of any lane"
+
+
+def _given(name: str, model: BaseModel) -> tuple[str, ...]:
+    """The key's place, or none where its default holds."""
+    return (name,) if name in model.model_fields_set else ()
 
 
 class _PolicySchema(GenerateJsonSchema):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from outrider.policy.choose import Kind, Surveyor
 from outrider.policy.learning import Gate, Learner, Ledger
 from outrider.policy.nearest import distance, nearest
-from outrider.policy.options import Entry, Option, Row
+from outrider.policy.options import EQUAL, Entry, Option, Row
 
 #: Speculation must be expected to gain this much over plain decoding: below it, it is noise.
 MIN_GAIN = 1.03
@@ -18,8 +18,8 @@ MIN_GAIN = 1.03
 #: taken last must have been held for so many. Fewer drafts are taken at once when they are that much better, since
 #: load is shed first by shortening drafts.
 _SWITCH_GAIN, _STREAK, _DWELL = 1.05, 3, 8
-#: Lanes this near to the fastest are equal, and the emptiest of them is taken.
-_EQUAL = 0.98
+#: Batches of less than this times each other share what was taken last.
+_FAR = 4
 #: Measurements that a drafter must have when its workload is overdrawn.
 _PROVEN = 3
 
@@ -33,12 +33,18 @@ class Settled(NamedTuple):
 
 @dataclass(slots=True)
 class Incumbent:
-    """The plan that was taken last for one kind of request."""
+    """The plan that was taken last for one kind of request at one load."""
 
     drafter: str
     k: int
+    batch: int
+    """Where it was first taken: another plan may be best where batches are far from that."""
     num_held: int = 0
     num_beaten: int = 0
+
+    def is_near(self, batch: int) -> bool:
+        """What it has shown says something of this batch."""
+        return batch < _FAR * self.batch and self.batch < _FAR * batch
 
     def settle(self, best: Option, held: Option | None) -> Option:
         """The best plan, or the held one while it is not beaten clearly and for long enough."""
@@ -66,7 +72,9 @@ class Settler:
     def __init__(self, learner: Learner, surveyor: Surveyor) -> None:
         self.learner = learner
         self.surveyor = surveyor
-        self._incumbents: dict[tuple[object, ...], Incumbent] = {}
+        self._incumbents: dict[tuple[object, ...], list[Incumbent]] = {}
+        """Of one kind at loads far from each other, the last asked first: load around a bound between two stays with
+        that one."""
 
     def settle(self, kind: Kind, rows: Sequence[Row], *, is_run: bool = True) -> Settled | None:
         """None when no lane decodes plainly and no drafter is allowed.
@@ -115,11 +123,17 @@ class Settler:
         plain, best = known
         if not best.seen.is_known:
             return best
-        key = (kind.policy.workload, kind.cell.task, kind.cell.temperature, kind.floor, kind.features.has_prediction)
-        incumbent = self._incumbents.get(key)
-        if incumbent is None:
+        key = kind.held
+        batch = best.seen.batch
+        found = self._incumbents.get(key, [])
+        for place, incumbent in enumerate(found):
+            if incumbent.is_near(batch):
+                if place and is_run:
+                    found.insert(0, found.pop(place))
+                break
+        else:
             if is_run:
-                self._incumbents[key] = Incumbent(best.drafter, best.k)
+                self._incumbents[key] = [Incumbent(best.drafter, best.k, batch), *found]
             return best
         if not is_run:
             incumbent = replace(incumbent)
@@ -180,7 +194,7 @@ def _leaders(rows: Sequence[Row]) -> tuple[Option | None, Option | None]:
             plain_rate = row.plain_rate
         if row.fastest_rate > fastest_rate:
             fastest_rate = row.fastest_rate
-    plain_rate, fastest_rate = plain_rate * _EQUAL, fastest_rate * _EQUAL
+    plain_rate, fastest_rate = plain_rate * EQUAL, fastest_rate * EQUAL
     plain: Row | None = None
     fastest: Row | None = None
     for row in rows:
@@ -223,7 +237,7 @@ def _option_of(rows: Sequence[Row], drafter: str, k: int | None = None) -> Optio
 
 def _pick(rows: Sequence[Row], rates: list[float]) -> Row | None:
     """Of the lanes as good as the fastest the emptiest, and of those the first; None when none has a rate."""
-    least = max(rates, default=0.0) * _EQUAL
+    least = max(rates, default=0.0) * EQUAL
     if not least:
         return None
     near = [row for row, rate in zip(rows, rates, strict=True) if rate >= least]

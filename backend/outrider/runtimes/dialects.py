@@ -60,6 +60,14 @@ class Dialect:
         """Tokens generated, where the chunk counts them."""
         return protocol.completion_tokens(chunk)
 
+    def text(self, answer: Mapping[str, Any]) -> str | None:
+        """What a whole answer's first choice says; None where that is no text."""
+        for choice in protocol.choices_of(answer)[:1]:
+            message = choice.get("message")
+            text = message.get("content") if isinstance(message, dict) else choice.get("text")
+            return text if isinstance(text, str) else None
+        return None
+
     def details(self, chunk: Mapping[str, Any]) -> list[Any] | None:
         """Counts of speculation, one entry a choice; None when the chunk has none."""
         sglext = chunk.get("sglext")

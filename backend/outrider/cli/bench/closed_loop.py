@@ -14,6 +14,7 @@ from outrider.cli.bench.ours import SEED, EngineArm, plan_of
 from outrider.cli.bench.samples import Case, Setting
 from outrider.cli.bench.stretch import Request, Slice, Stretch, undisturbed
 from outrider.cli.bench.visits import POLICY
+from outrider.policy.lookup import Written
 from outrider.policy.plan import PLAN_OFF
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ class _Traffic:
 
     def _end(self, request: Request) -> None:
         if request.decision is not None:
-            self._decider.learn(request.decision, request.feedback)
+            written = Written(self._ours.encode(request.case), request.token_ids)
+            self._decider.learn(request.decision, replace(request.feedback, written=written))
 
 
 class ClosedLoop:
