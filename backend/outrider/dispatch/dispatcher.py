@@ -47,7 +47,7 @@ class Dispatcher:
         self._pool = pool
         self._client = client
         self.files = files
-        self._router = Router(pool, files, metrics)
+        self._router = Router(pool, lambda: self.policies, metrics)
         self.max_retries = 1
         """How often a request may be sent again while nothing of its answer was delivered."""
         self.store: LearningStore | None = None

@@ -1,4 +1,4 @@
-"""Where a request goes: the lanes that may take it, the policy's decision, and the cache that speaks for one of them."""
+"""Where a request goes: lanes that may take it, the policy's decision, and the cache that speaks for one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from outrider.core import LaneAbility, LaneView, Outcome
 from outrider.dispatch.affinity import Affinity, prefix_keys
 from outrider.dispatch.call import Call
 from outrider.errors import LaneUnavailable
-from outrider.policy.decide import Origin
+from outrider.policy.decide import Origin, PolicySet
 from outrider.policy.decision import Decision
 from outrider.policy.features import extract_features
 from outrider.policy.options import Option
-from outrider.policy.reload import PolicyFiles
 from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.pool import Pool
@@ -31,9 +30,10 @@ _MORE_REQUESTS, _TIMES_REQUESTS = 4, 1.5
 class Router:
     """Decides lane and plan of requests; remembers which lane served which conversation."""
 
-    def __init__(self, pool: Pool, files: PolicyFiles, metrics: Metrics) -> None:
+    def __init__(self, pool: Pool, policies: Callable[[], PolicySet], metrics: Metrics) -> None:
+        """`policies` gives those that are in force."""
         self._pool = pool
-        self._files = files
+        self._policies = policies
         self._metrics = metrics
         self._affinity = Affinity()
 
@@ -52,7 +52,7 @@ class Router:
         abilities = [lane.ability if carries_plan else lane.unplanned_ability for lane in lanes]
         views = [LaneView(ability, lane.load()) for ability, lane in zip(abilities, lanes, strict=True)]
         origin = Origin(call.model, call.client_headers)
-        decision = self._files.current.decide(features, call.hints, views, began_s, origin)
+        decision = self._policies().decide(features, call.hints, views, began_s, origin)
         if len(self._pool.lanes) > 1:
             decision = self._at_home(call, decision, lanes, views)
         outcome.phases["plan"] = outcome.phases.get("plan", 0.0) + time.monotonic() - began_s
@@ -62,7 +62,7 @@ class Router:
         return decision, lanes[[ability is decision.option.lane for ability in abilities].index(True)]
 
     def _candidates(self, call: Call, model: str, fits: Callable[[Lane], bool] | None, now_s: float) -> list[Lane]:
-        """Those whose breakers let it pass, or all where none does; the emptiest first, since of equals that is taken."""
+        """Those whose breakers let it pass, or all where none does; the emptiest, which of equals is taken, first."""
         group = self._pool.ready(model, call.path)
         if len(group) == 1 and fits is None:
             return group
@@ -73,9 +73,9 @@ class Router:
         return sorted(passing or able, key=_NUM_IN_FLIGHT)
 
     def _at_home(self, call: Call, decision: Decision, lanes: list[Lane], views: list[LaneView]) -> Decision:
-        """The decision, or the same plan on the lane that has the conversation's beginning, where that is near."""
+        """The decision, or the same plan on the lane that served the conversation's turn before, where that is near."""
         keys = prefix_keys(call.body, decision.features.tenant)
-        name = self._affinity.home(keys) if len(lanes) > 1 else None
+        name = self._affinity.home(keys[:-1]) if len(lanes) > 1 else None
         if name is not None and name != decision.lane:
             pairs = {pair[0].name: pair for pair in zip(lanes, views, strict=True)}
             if name in pairs:

@@ -149,7 +149,7 @@ class Routes:
         return _json(body)
 
     async def drain(self, request: web.Request) -> web.Response:
-        """The lane takes no new requests and ends those that it has; answers with the lane. Says nothing to its server."""
+        """The lane takes no new requests and ends those that it has; answers with the lane."""
         return self._drained(request, is_draining=True)
 
     async def resume(self, request: web.Request) -> web.Response:
