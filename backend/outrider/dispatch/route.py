@@ -73,7 +73,7 @@ class Router:
         return sorted(passing or able, key=_NUM_IN_FLIGHT)
 
     def _at_home(self, call: Call, decision: Decision, lanes: list[Lane], views: list[LaneView]) -> Decision:
-        """The decision, or the same plan on the lane that served the conversation's turn before, where that is near."""
+        """The decision, or the same plan on the lane that served the conversation's last turn, where that is near."""
         keys = prefix_keys(call.body, decision.features.tenant)
         name = self._affinity.home(keys[:-1]) if len(lanes) > 1 else None
         if name is not None and name != decision.lane:

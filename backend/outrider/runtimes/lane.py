@@ -73,9 +73,7 @@ class Lane:
     def has_room(self) -> bool:
         """It does not say that a request would have to wait there."""
         load = self.load()
-        return load is None or (
-            not load.num_waiting and load.num_running < (load.max_running or load.num_running + 1)
-        )
+        return load is None or not (load.num_waiting or load.num_running >= load.max_running > 0)
 
     def serves(self, model: str) -> bool:
         return any(card.id == model for card in self.models)
