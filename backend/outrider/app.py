@@ -124,7 +124,6 @@ def build(
     files = PolicyFiles(Source([directory], config.policy.default, env=inherited_environment()), learner)
     dispatcher = Dispatcher(admission, pool, client, files, metrics, on_outcome)
     dispatcher.store, dispatcher.tracing = store, _tracing(config.tracing)
-    dispatcher.max_retries = config.admission.max_retries
     keys = KeyRing(load_keys(config.auth), time.monotonic(), may_change=config.auth.keys_file is not None)
     gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)

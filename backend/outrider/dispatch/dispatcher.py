@@ -48,8 +48,6 @@ class Dispatcher:
         self._client = client
         self.files = files
         self._router = Router(pool, lambda: self.policies, metrics)
-        self.max_retries = 1
-        """How often a request may be sent again while nothing of its answer was delivered."""
         self.store: LearningStore | None = None
         """Where finished requests are recorded; None records none."""
         self.tracing: Tracing | None = None
@@ -121,7 +119,7 @@ class Dispatcher:
         run = Run(
             call, self._client, lane, lane.url, model, decision, outcome,
             reasons=[] if carries_plan else ["the route carries no plan, so the lane runs what it was set to"],
-            counts_proposed=lane.abilities.counts_proposed, router=self._router, max_retries=self.max_retries,
+            counts_proposed=lane.abilities.counts_proposed, router=self._router, max_retries=self._admission.limits.max_retries,
         )  # fmt: skip
         run.sent_s = time.monotonic()
         lane.enter(run.sent_s)
