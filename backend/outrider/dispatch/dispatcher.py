@@ -119,7 +119,8 @@ class Dispatcher:
         run = Run(
             call, self._client, lane, lane.url, model, decision, outcome,
             reasons=[] if carries_plan else ["the route carries no plan, so the lane runs what it was set to"],
-            counts_proposed=lane.abilities.counts_proposed, router=self._router, max_retries=self._admission.limits.max_retries,
+            counts_proposed=lane.abilities.counts_proposed, router=self._router,
+            max_retries=self._admission.limits.max_retries,
         )  # fmt: skip
         run.sent_s = time.monotonic()
         lane.enter(run.sent_s)

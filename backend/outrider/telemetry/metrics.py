@@ -24,6 +24,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._add_times(registry)
+        self._add_lanes(registry)
         self._requests = Counter(
             "outrider_requests",
             "HTTP requests answered; 499: the client left",
@@ -64,6 +65,9 @@ class Metrics:
             "Answers whose speculation counts contradict themselves",
             registry=registry,
         )
+
+    def _add_lanes(self, registry: CollectorRegistry) -> None:
+        """What state lanes are in, and how requests go there."""
         self._lane_state = Gauge(
             "outrider_lane_state", "1 for the state that the lane is in", ["lane", "state"], registry=registry
         )
