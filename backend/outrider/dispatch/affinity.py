@@ -21,7 +21,8 @@ def prefix_keys(body: Mapping[str, Any], owner: str | None) -> list[int]:
     messages = body.get("messages")
     if not isinstance(messages, list):
         return []
-    key, keys = hash((owner, body.get("model"))), []
+    keys: list[int] = []
+    key = hash((owner, body.get("model")))
     for message in messages:
         key = hash((key, orjson.dumps(message)))
         keys.append(key)

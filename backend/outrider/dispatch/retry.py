@@ -63,14 +63,16 @@ def _moved(run: Run, error: APIError) -> bool:
         return False
     left_s = run.left_s()
     found = None if left_s is not None and left_s <= 0 else _found(run, error)
-    if found is None or found[1].url is None:
+    if found is None:
         return False
     decision, lane = found
+    if lane.url is None:
+        return False
     why = "failed" if isinstance(error, LaneFailed) else f"answered {error.status}"
     where = "it was asked again" if lane is run.lane else f"lane {lane.name} was asked"
     run.client.metrics.retried(error.code)
     logger.info("request %s: lane %s %s: %s", run.call.request_id, run.lane.name, why, error.message)
-    run.moves(decision, lane, found[1].url, f"lane {run.lane.name} {why} before anything was delivered, so {where}")
+    run.moves(decision, lane, lane.url, f"lane {run.lane.name} {why} before anything was delivered, so {where}")
     return True
 
 
