@@ -139,6 +139,20 @@ async def test_no_attempt_begins_after_the_deadline_or_for_a_client_that_left():
         assert [len(ids) for ids in two.rids()] == [2, 0]
 
 
+async def test_a_client_that_leaves_a_second_attempt_ends_it():
+    """The lane that works on it is told by its id, the other one is not asked again."""
+    async with lanes(error_reply(500), Reply(steps=(Fault.HANG,))) as two:
+        asking = asyncio.create_task(two.post().__aenter__())
+        await eventually(lambda: two.rids()[1])
+        asking.cancel()
+        await eventually(lambda: any(one.path == "/abort_request" for one in two.scripted[1].requests))
+        told = [one.json()["rid"] for one in two.scripted[1].requests if one.path == "/abort_request"]
+        await eventually(lambda: two.outcomes)
+        assert (told, len(two.rids()[0])) == (two.rids()[1], 1)
+        assert [(one.status, one.error_code) for one in two.outcomes] == [(499, "client_left")]
+        assert await two.metric('outrider_lane_attempts_total{lane="lane1",result="left"}') == 1
+
+
 async def test_attempts_are_bounded():
     """Once more by default, never with none allowed; the last error is the answer."""
     broken = error_reply(500)
