@@ -52,6 +52,8 @@ class AdmissionSection(Section):
     queue_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     request_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """Deadline of requests that bring none."""
+    max_retries: Annotated[int, Field(ge=0, le=5)] = 1
+    """How often a request is sent again, when its lane failed or was full and nothing of the answer was delivered."""
     shares: Mapping[Priority, Annotated[float, Field(gt=0)]] = _SHARES
     """Places that waiting requests of each priority get, in proportion; one that is left out has 1."""
 

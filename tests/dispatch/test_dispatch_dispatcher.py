@@ -179,10 +179,11 @@ async def test_the_policy_sees_the_load_without_this_request():
     """What others have on the lane, and our own count; the request itself is not in it."""
     async with parts() as p:
         p.lane.reports(LOAD, LOAD.num_requests)
-        with p.lane.occupied(), p.lane.occupied(), p.lane.occupied():
-            async with p.dispatcher.run(make_call()) as run:
-                assert run.decision.load.num_running == 3
-                run.succeed()
+        for _ in range(3):
+            p.lane.enter(0.0)
+        async with p.dispatcher.run(make_call()) as run:
+            assert run.decision.load.num_running == 3
+            run.succeed()
 
 
 async def test_the_model_is_named_to_the_lane_only_when_the_client_did_not():

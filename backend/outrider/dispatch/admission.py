@@ -90,7 +90,7 @@ class Admission:
     """
 
     def __init__(self, limits: AdmissionSection) -> None:
-        self._limits = limits
+        self.limits = limits
         self._lines = {one: _Line(limits.shares.get(one, 1.0)) for one in PRIORITIES}
         self._turn = 0.0
         self.num_in_flight = 0
@@ -104,10 +104,10 @@ class Admission:
 
         QueueFull when the queue is at its limit, unless somebody less urgent waits there, who then gets it instead.
         """
-        if self.num_in_flight < self._limits.max_in_flight and not self.num_queued:
+        if self.num_in_flight < self.limits.max_in_flight and not self.num_queued:
             self.num_in_flight += 1
             return None
-        if self.num_queued >= self._limits.max_queued:
+        if self.num_queued >= self.limits.max_queued:
             self._displace_for(claim)
         place = asyncio.get_running_loop().create_future()
         line = self._lines[claim.priority]
@@ -155,7 +155,7 @@ class Admission:
 
     async def wait(self, claim: Claim, place: _Place) -> None:
         """Until `place`, which `enter` gave, is ours; giving it up at every other end."""
-        limit_s = self._limits.queue_timeout_s
+        limit_s = self.limits.queue_timeout_s
         left_s = limit_s if claim.deadline_s is None else claim.deadline_s - time.monotonic()
         try:
             # Not `wait_for`: it would cancel the future, whose result says who has the place.

@@ -12,6 +12,7 @@ from typing import Any
 
 from outrider.core import Outcome, Report, SpecStats, WirePlan
 from outrider.dispatch.call import Call
+from outrider.dispatch.route import Router
 from outrider.errors import APIError, DeadlineExceeded, LaneFailed
 from outrider.policy.decision import Decision
 from outrider.policy.plan import Plan
@@ -46,6 +47,15 @@ class Run:
     """Whether the lane's count of proposed drafts can be believed."""
     is_settled: bool = False
     """How the request ends is known: what happens to the connection after that changes it no more."""
+    failure: APIError | None = None
+    """With which it ended, where it has failed and that was told in its stream."""
+    router: Router | None = None
+    """Finds another lane; None: there is none."""
+    max_retries: int = 1
+    tried: list[Lane] = field(default_factory=list)
+    """Lanes of earlier attempts."""
+    sent_s: float = 0.0
+    """`time.monotonic()` at which this attempt began."""
     _last_event_s: float = 0.0
     _decided: tuple[str, ...] | None = None
 
@@ -76,15 +86,15 @@ class Run:
 
     def within_deadline(self) -> AbstractAsyncContextManager[None]:
         """DeadlineExceeded when the request's deadline passes in the block, LaneFailed when its lane fails."""
-        return _Scope(self.lane, self._left_s())
+        return _Scope(self.lane, self.left_s())
 
-    def _left_s(self) -> float | None:
+    def left_s(self) -> float | None:
         """Seconds to the deadline; None when there is none."""
         deadline_s = self.call.claim.deadline_s
         return None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
 
     def _headers(self) -> Mapping[str, str]:
-        left_s = self._left_s()
+        left_s = self.left_s()
         return self.call.headers if left_s is None else {**self.call.headers, DEADLINE: str(int(1000 * left_s))}
 
     def saw_event(self) -> None:
@@ -114,7 +124,21 @@ class Run:
     def fail(self, error: APIError) -> None:
         """The request ends with this error, whether or not the client could be told by a status."""
         self.outcome.status, self.outcome.error_code = error.status, error.code
-        self.is_settled = True
+        self.is_settled, self.failure = True, error
+
+    def moves(self, decision: Decision, lane: Lane, url: str, reason: str) -> None:
+        """To another attempt, with nothing of the one before but its time."""
+        outcome, now_s = self.outcome, time.monotonic()
+        self.lane.leave()
+        lane.enter(now_s)
+        self.tried.append(self.lane)
+        self.reasons = [one for one in self.reasons if one != CONTRADICTION] + [reason]
+        self.decision, self.lane, self.url, self.sent_s, self._decided = decision, lane, url, now_s, None
+        self.counts_proposed = lane.abilities.counts_proposed
+        spent_s = now_s - self.call.arrived_at_s
+        outcome.phases["retry"] = spent_s - outcome.phases["admit"] - outcome.phases["plan"]
+        outcome.first_event_s = outcome.num_completion_tokens = outcome.stats = None
+        outcome.num_events = outcome.num_slow_gaps = 0
 
     def _explain(self) -> tuple[str, ...]:
         """The decision in words. They take time to write, which costs nothing while the lane works."""

@@ -13,6 +13,7 @@ from outrider.config import Config
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
 from outrider.dispatch.keys import KeyRing
+from outrider.dispatch.retry import answered
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, ConfigError, StoreUnavailable, Unauthorized
 from outrider.gateway.calls import Arrival, read_call
@@ -70,8 +71,8 @@ class Background:
             async with self._dispatcher.run(job.call) as run:
                 await writer.begin()
                 if job.call.is_stream:
-                    return await _stream(job, run, writer)
-                raw, _ = await job.body(run)
+                    return await answered(run, lambda: _stream(job, run, writer))
+                raw, _ = await answered(run, lambda: job.body(run))
             return Ending("completed", [b"data: " + b"\ndata: ".join(raw.splitlines()) + b"\n\n"], answer=raw)
 
         return work

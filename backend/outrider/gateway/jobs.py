@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -40,8 +41,8 @@ class Job:
     """As the client means it."""
     call: Call
     """As the lane gets it."""
-    answer: Answer | None = None
-    """None: the lane's own words."""
+    answer: Callable[[], Answer] | None = None
+    """Begins the answer, anew for each attempt; None: the lane's own words."""
 
     @property
     def is_background(self) -> bool:
@@ -53,12 +54,12 @@ class Job:
         return is_background_response(self.client)
 
     def relay(self, run: Run) -> Relay:
-        return StreamRelay(run) if self.answer is None else TranslatedRelay(run, self.answer)
+        return StreamRelay(run) if self.answer is None else TranslatedRelay(run, self.answer())
 
     async def body(self, run: Run) -> tuple[bytes, Mapping[str, str]]:
         """The whole answer and headers. As `whole_body`; StoreUnavailable when it was to be stored and is not."""
         raw, headers = await whole_body(run)
-        return (raw if self.answer is None else await translated_body(raw, self.answer)), headers
+        return (raw if self.answer is None else await translated_body(raw, self.answer())), headers
 
     def record(self) -> Record:
         """What is stored of it."""
@@ -77,9 +78,9 @@ class Desk:
         if call.path == RESPONSES:
             return await self._response(call, run or f"resp_{token_hex(16)}")
         if call.path == MESSAGES and not self._has_route(call):
-            answer = Messages(MessagesAnswer(call.body, self._model(call)))
+            begin = partial(_messages, call, self._model(call))
             chat = messages_request.to_chat(_said(call))
-            return Job(run, call, _as_chat(call, chat), answer)
+            return Job(run, call, _as_chat(call, chat), begin)
         return Job(run, call, call)
 
     async def _response(self, call: Call, response_id: str) -> Job:
@@ -92,11 +93,11 @@ class Desk:
             raise InvalidRequest("store: no store is configured (runs.url)", param="store")
         if body.get("store") is False and is_run:
             raise InvalidRequest("store: what runs in the background is stored", param="store")
-        answer = ResponsesAnswer(response_id, body, self._model(call), time.time())
+        begin = partial(ResponsesAnswer, response_id, body, self._model(call), time.time())
         has_store = self._book is not None and body.get("store") is not False
         keep = _Keeping(self._book, call, response_id, is_run=is_run) if self._book and has_store else None
         chat = responses_request.to_chat(_said(call), history)
-        return Job(response_id, call, _as_chat(call, chat), Responses(answer, keep))
+        return Job(response_id, call, _as_chat(call, chat), lambda: Responses(begin(), keep))
 
     async def _history(self, call: Call, is_ours: bool) -> list[dict[str, Any]] | None:
         """Messages of the conversation that is continued; None when the lane's own route is to know it."""
@@ -131,6 +132,10 @@ class Desk:
             return self._pool.card(call.model).id
         except APIError:
             return call.model
+
+
+def _messages(call: Call, model: str | None) -> Messages:
+    return Messages(MessagesAnswer(call.body, model))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from aiohttp import web
 from outrider.config import Config
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
+from outrider.dispatch.retry import answered
+from outrider.dispatch.run import Run
 from outrider.errors import BodyTooLarge, RateLimited, RequestTimeout, UnsupportedMediaType
 from outrider.gateway.access import KEY
 from outrider.gateway.attach import plan_headers
@@ -66,6 +68,8 @@ class Routes:
         router.add_get("/ready", self.ready)
         router.add_get("/metrics", self.metrics)
         router.add_get("/outrider/lanes", self.list_lanes)
+        router.add_post("/outrider/lanes/{name}/drain", self.drain)
+        router.add_post("/outrider/lanes/{name}/resume", self.resume)
         router.add_get("/openapi.json", self.openapi)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
@@ -81,14 +85,8 @@ class Routes:
             raise
 
     async def _relay(self, request: web.Request, job: Job) -> web.StreamResponse:
-        call = job.call
-        async with self._dispatcher.run(call) as run:
-            limits = {} if call.key is None else call.key.headers()
-            request[ALWAYS_HEADERS] = plan_headers(run) | limits
-            if call.is_stream:
-                return await relay_stream(request, job.relay(run))
-            body, headers = await job.body(run)
-            return web.Response(body=body, headers={"Content-Type": "application/json", **headers})
+        async with self._dispatcher.run(job.call) as run:
+            return await answered(run, lambda: _attempt(request, job, run))
 
     async def _read_call(self, request: web.Request) -> Call:
         arrival = Arrival(request.path, request.headers, request[REQUEST_ID], request.get(KEY), time.monotonic())
@@ -150,6 +148,19 @@ class Routes:
         }
         return _json(body)
 
+    async def drain(self, request: web.Request) -> web.Response:
+        """The lane takes no new requests and ends those that it has; answers with the lane."""
+        return self._drained(request, is_draining=True)
+
+    async def resume(self, request: web.Request) -> web.Response:
+        """The lane takes requests again; answers with the lane."""
+        return self._drained(request, is_draining=False)
+
+    def _drained(self, request: web.Request, *, is_draining: bool) -> web.Response:
+        lane = self._pool.named(request.match_info["name"])
+        lane.is_draining = is_draining
+        return _json(lane.to_wire())
+
     async def openapi(self, request: web.Request) -> web.Response:
         """What this gateway serves, as an OpenAPI document."""
         return _json(document(request.app.router))
@@ -157,8 +168,21 @@ class Routes:
     async def metrics(self, _request: web.Request) -> web.Response:
         """What was counted and measured, in Prometheus' text format."""
         lanes = self._pool.lanes
-        page = self._metrics.render({one.name: one.state for one in lanes}, {one.name: one.gpus for one in lanes})
+        page = self._metrics.render(
+            {one.name: one.state for one in lanes},
+            {one.name: one.gpus for one in lanes},
+            {one.name: one.breaker.is_open for one in lanes},
+        )
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def _attempt(request: web.Request, job: Job, run: Run) -> web.StreamResponse:
+    limits = {} if job.call.key is None else job.call.key.headers()
+    request[ALWAYS_HEADERS] = plan_headers(run) | limits
+    if job.call.is_stream:
+        return await relay_stream(request, job.relay(run))
+    body, headers = await job.body(run)
+    return web.Response(body=body, headers={"Content-Type": "application/json", **headers})
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

@@ -24,6 +24,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._add_times(registry)
+        self._add_lanes(registry)
         self._requests = Counter(
             "outrider_requests",
             "HTTP requests answered; 499: the client left",
@@ -64,6 +65,9 @@ class Metrics:
             "Answers whose speculation counts contradict themselves",
             registry=registry,
         )
+
+    def _add_lanes(self, registry: CollectorRegistry) -> None:
+        """What state lanes are in, and how requests go there."""
         self._lane_state = Gauge(
             "outrider_lane_state", "1 for the state that the lane is in", ["lane", "state"], registry=registry
         )
@@ -74,6 +78,18 @@ class Metrics:
             "outrider_gpu_memory_used_bytes", "Memory in use on a lane's GPU", ["lane", "gpu"], registry=registry
         )
         self._aborts = Counter("outrider_aborts_sent", "Abort calls to lanes", ["result"], registry=registry)
+        self._attempts = Counter(
+            "outrider_lane_attempts",
+            "Requests sent to lanes; busy: refused for load, left: ended by the client or a deadline",
+            ["lane", "result"],
+            registry=registry,
+        )
+        self._retries = Counter(
+            "outrider_retries", "Requests sent again before anything was delivered", ["code"], registry=registry
+        )
+        self._breakers = Gauge(
+            "outrider_lane_breaker_open", "1 while the lane is left out for its failures", ["lane"], registry=registry
+        )
         self._restarts = Counter("outrider_lane_restarts", "Restarts of lane processes", ["lane"], registry=registry)
 
     def _add_times(self, registry: CollectorRegistry) -> None:
@@ -155,16 +171,32 @@ class Metrics:
         """Count an abort call, delivered or not."""
         self._aborts.labels("delivered" if is_delivered else "failed").inc()
 
+    def attempted(self, lane: str, result: str) -> None:
+        """Count how one request went at one lane."""
+        self._attempts.labels(lane, result).inc()
+
+    def retried(self, code: str | None) -> None:
+        """Count a request that is sent again, by the error of the attempt before."""
+        self._retries.labels(code or "none").inc()
+
     def lane_restarted(self, lane: str) -> None:
         """Count a restart of a lane's process."""
         self._restarts.labels(lane).inc()
 
     def render(
-        self, lanes: Mapping[str, LaneState], gpus: Mapping[str, Sequence[GpuLoad] | None] | None = None
+        self,
+        lanes: Mapping[str, LaneState],
+        gpus: Mapping[str, Sequence[GpuLoad] | None] | None = None,
+        breakers: Mapping[str, bool] | None = None,
     ) -> bytes:
-        """The page in Prometheus' text format, with the lanes and their GPUs as they are now and no others."""
-        for gauge in (self._lane_state, self._gpu_utilisation, self._gpu_memory):
+        """The page in Prometheus' text format, with the lanes and their GPUs as they are now and no others.
+
+        `breakers` says which lanes' are open.
+        """
+        for gauge in (self._lane_state, self._gpu_utilisation, self._gpu_memory, self._breakers):
             gauge.clear()
+        for lane, is_open in (breakers or {}).items():
+            self._breakers.labels(lane).set(is_open)
         for lane, loads in (gpus or {}).items():
             for gpu in loads or ():
                 if gpu.utilisation is not None:

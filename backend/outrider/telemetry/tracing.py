@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 #: The parts of a request, in the order in which they follow each other.
-_PHASES = ("admit", "plan", "prefill", "decode")
+_PHASES = ("admit", "plan", "retry", "prefill", "decode")
 _TRACEPARENT = "traceparent"
 _TRACESTATE = "tracestate"
 
