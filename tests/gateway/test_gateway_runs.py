@@ -398,7 +398,9 @@ async def test_a_full_disk_fails_the_run_and_is_told_at_once(tmp_path):
         await read_events(w, run, most=3)
         with full_disk():
             await eventually(lambda: w.outcomes)
-            shown = await show(w, run)
+            async with asyncio.timeout(5):
+                while (shown := await show(w, run))["status"] == "in_progress":
+                    await asyncio.sleep(0.01)
             assert (shown["status"], shown["error"]["code"]) == ("failed", "store_unavailable")
             events = await read_events(w, run)
             assert error_of(events)["code"] == "store_unavailable"

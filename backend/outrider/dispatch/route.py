@@ -92,7 +92,7 @@ def _moved(decision: Decision, home: tuple[Lane, LaneView], best: tuple[Lane, La
     is_near = option is not None and option.rate >= decision.option.rate * _LEAST_SHARE
     if option is None or not is_near or _num_requests(*home) > limit:
         return decision
-    return replace(decision, option=option, load=home[1].load)
+    return replace(decision, option=option)
 
 
 def _num_requests(lane: Lane, view: LaneView) -> int:
