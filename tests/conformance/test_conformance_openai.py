@@ -67,7 +67,7 @@ async def test_its_own_tests_pass(name: str, tmp_path: Path, capsys: pytest.Capt
         runs = RunsSection(url=f"sqlite+aiosqlite:///{tmp_path}/runs.sqlite")
         async with serving(Config(server=ServerSection(port=0), runs=runs), lanes=[ours]) as gateway:
             await ours.wait_until_ready()
-            await _store(gateway, runs)
+            await _store(gateway, runs, cards[0]["id"])
             chosen = ["-k", f"not ({' or '.join(LEFT_OUT[name])})"] if LEFT_OUT[name] else []
             status, out = await environment.run(
                 "python", "-m", "pytest", "-p", "no:cacheprovider", "-o", "addopts=", "-q", "--tb=short", *chosen,
@@ -89,12 +89,11 @@ def test_what_is_not_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert not NOT_RUN.keys() & LEFT_OUT.keys()
 
 
-async def _store(gateway: Gateway, section: RunsSection) -> None:
+async def _store(gateway: Gateway, section: RunsSection, model: object) -> None:
     """A response in the background that has ended, under the ids that the tests know."""
-    body = {"input": "hello", "background": True, "stream": True}
+    body = {"model": model, "input": "hello", "background": True, "stream": True}
     async with aiohttp.ClientSession() as http, http.post(gateway.url + "/v1/responses", json=body) as response:
-        events = [event async for event in response.content.iter_any()]
-    made = re.findall(rb"resp_\w+", b"".join(events))[0].decode()
+        made = re.findall(rb"resp_\w+", await response.read())[0].decode()
     store = RunStore(section)
     record = await store.get(made)
     assert record is not None
