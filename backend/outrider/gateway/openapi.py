@@ -61,18 +61,19 @@ _STREAMING = (*ROUTES, "/v1/responses/{id}")
 _DESCRIPTIONS = {"200": "Done.", "202": "Begun, in the background.", "204": "There is nothing more."}
 
 
-def _optional(name: str, where: Literal["query", "header"] = "query", **schema: object) -> dict[str, Any]:
+def _optional(name: str, schema: Mapping[str, object], where: str = "query") -> dict[str, Any]:
     return {"name": name, "in": where, "required": False, "schema": schema}
 
 
-_PAGE = [_optional("limit", type="integer", minimum=1, maximum=MAX_ITEMS), _optional("after", type="string")]
+_LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_ITEMS}
+_PAGE = [_optional("limit", _LIMIT), _optional("after", _TEXT)]
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}
 #: Of GET.
 _PARAMETERS: Mapping[str, list[dict[str, Any]]] = {
     "/outrider/runs": _PAGE,
-    "/outrider/runs/{id}/events": [_optional("last-event-id", "header", **_NUMBER)],
-    "/v1/responses/{id}": [_optional("stream", enum=["true", "false"]), _optional("starting_after", **_NUMBER)],
-    "/v1/responses/{id}/input_items": [*_PAGE, _optional("order", enum=["asc", "desc"])],
+    "/outrider/runs/{id}/events": [_optional("last-event-id", _NUMBER, "header")],
+    "/v1/responses/{id}": [_optional("stream", {"enum": ["true", "false"]}), _optional("starting_after", _NUMBER)],
+    "/v1/responses/{id}/input_items": [*_PAGE, _optional("order", {"enum": ["asc", "desc"]})],
 }
 #: What every answer carries.
 _HEADERS = {"x-request-id": {"description": "Yours when it was well formed, else one of ours.", "schema": _TEXT}}
