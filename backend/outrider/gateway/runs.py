@@ -99,12 +99,12 @@ class RunRoutes:
     async def get_response(self, request: web.Request) -> web.StreamResponse:
         """The response as it is now; with `stream=true` its events behind `starting_after`."""
         record = await self._own_response(request)
+        after = _number("starting_after", request.query.get("starting_after"), -1) + 1
         stream = request.query.get("stream", "false")
         if stream not in ("true", "false"):
             raise InvalidRequest("stream: expected true or false", param="stream")
         if stream == "false":
             return _json(_response(record))
-        after = _number("starting_after", request.query.get("starting_after"), -1) + 1
         if record.is_over and not record.num_events:
             raise InvalidRequest("stream: events are kept of background responses only", param="stream")
         return await self._follow(request, record, after)
