@@ -36,7 +36,7 @@ async def test_the_document_is_true(tmp_path: Path, capsys: pytest.CaptureFixtur
                 "schemathesis", "run", gateway.url + "/openapi.json", "--checks", "all", "--no-color",
                 "--exclude-checks", ",".join(LEFT_OUT), "--phases", "examples,coverage,fuzzing", "-n", "60",
                 "--continue-on-failure", "--generation-deterministic",
-                "--header", f"Authorization: Bearer {SECRET}", "--warnings", "off",
+                "--header", f"Authorization: Bearer {SECRET}", "--warnings", "off", cwd=tmp_path,
             )  # fmt: skip
     with capsys.disabled():
         print("\nschemathesis: " + "; ".join(_figures(out)))
