@@ -27,9 +27,10 @@ test-sglang: model
 	$(BIN)/python -m pytest -m sglang tests/sglang tests/contract tests/e2e $(ARGS)
 
 # Other makers' checkers of protocols, in an environment that is built first (once), and openai-python's own tests.
+# Where it cannot be built they are skipped, and say so.
 conformance: model
 	-@PYTHONPATH=tests $(BIN)/python -m conformance.environment
-	$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
+	$(BIN)/python -m pytest -m conformance -rs tests/conformance $(ARGS)
 
 bench: model
 	@$(BIN)/outrider bench engine --suite tasks $(JSON_ARG) $(ARGS)

@@ -18,6 +18,7 @@ LOCK = Path(__file__).with_name("requirements.lock")
 #: Written last; a folder without it is one whose build was cut off.
 _COMPLETE = ".complete"
 _TIMEOUT_S = 170.0
+_PIP_TIMEOUT_S = 300.0
 
 
 def folder() -> Path:
@@ -54,8 +55,11 @@ def openai_tests() -> Path:
 
 def _pip(*arguments: str) -> None:
     command = [str(folder() / "bin" / "python"), "-m", "pip", *arguments[:1], "--quiet", *arguments[1:]]
-    if subprocess.run([*command, "--disable-pip-version-check"], check=False).returncode:
-        raise OSError(f"{' '.join(arguments[:2])} failed")
+    options = ("--disable-pip-version-check", "--retries", "1", "--timeout", "15")
+    try:
+        subprocess.run([*command, *options], check=True, timeout=_PIP_TIMEOUT_S)
+    except subprocess.SubprocessError as error:
+        raise OSError(f"pip {' '.join(arguments[:2])} failed: {error}") from error
 
 
 async def run(*command: str, cwd: Path | None = None, variables: Mapping[str, str] | None = None) -> tuple[int, str]:

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.conformance
 _NO_TOOLS = "the embedded engine refuses tools by name"
 _NO_IMAGES = "the model reads text only, and the engine says so"
 _NO_REASONING = "the model does not reason"
-_NO_COMPACTION = "there is no such route, which the checker allows"
 #: Protocol -> tests that need not pass, and why. Every other one must.
 LEFT_OUT = {
     "openai-chat": {
@@ -33,8 +32,6 @@ LEFT_OUT = {
         "tool-calling": _NO_TOOLS,
         "image-input": _NO_IMAGES,
         "reasoning-summary": _NO_REASONING,
-        "compact-response": _NO_COMPACTION,
-        "compact-missing-model": _NO_COMPACTION,
     },
     "anthropic": {
         "anth-tool-calling": _NO_TOOLS,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from hashlib import sha256
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from conformance import environment
 from outrider.app import serving
-from outrider.config import AuthSection, Config, KeySection, ServerSection
+from outrider.config import AuthSection, Config, KeySection, RunsSection, ServerSection
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.scripted import ScriptedLane
 
@@ -22,10 +23,11 @@ LEFT_OUT = {
 }
 
 
-async def test_the_document_is_true(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_document_is_true(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every route, method, body, status, header and the key, on examples, edges and random data: no failure."""
     key = KeySection(name="admin", sha256=sha256(SECRET.encode()).hexdigest(), is_admin=True)
-    config = Config(server=ServerSection(port=0), auth=AuthSection(keys=(key,)))
+    runs = RunsSection(url=f"sqlite+aiosqlite:///{tmp_path}/runs.sqlite")
+    config = Config(server=ServerSection(port=0), auth=AuthSection(keys=(key,)), runs=runs)
     async with ScriptedLane() as scripted:
         lane = Lane("scripted", scripted.url)
         async with serving(config, lanes=[lane]) as gateway:
@@ -34,7 +36,7 @@ async def test_the_document_is_true(capsys: pytest.CaptureFixture[str]) -> None:
                 "schemathesis", "run", gateway.url + "/openapi.json", "--checks", "all", "--no-color",
                 "--exclude-checks", ",".join(LEFT_OUT), "--phases", "examples,coverage,fuzzing", "-n", "60",
                 "--continue-on-failure", "--generation-deterministic",
-                "--header", f"Authorization: Bearer {SECRET}", "--warnings", "off",
+                "--header", f"Authorization: Bearer {SECRET}", "--warnings", "off", cwd=tmp_path,
             )  # fmt: skip
     with capsys.disabled():
         print("\nschemathesis: " + "; ".join(_figures(out)))

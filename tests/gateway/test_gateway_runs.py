@@ -220,6 +220,33 @@ async def test_runs_count_in_admission_and_have_their_own_limit(tmp_path):
         await eventually(lambda: w.gateway.admission.num_in_flight == 0)
 
 
+async def test_runs_are_listed_newest_first(tmp_path):
+    """A tenant's own, page by page; an administrator's key lists all. Bad pages name what is wrong."""
+    keys = tuple(
+        KeySection(name=name, sha256=sha256(name.encode()).hexdigest(), tenant=tenant, is_admin=tenant is None)
+        for name, tenant in (("a", "a"), ("b", "b"), ("admin", None))
+    )
+
+    async def page(w, key, query=""):
+        url = w.gateway.url + "/outrider/runs" + query
+        async with w.http.get(url, headers={"Authorization": f"Bearer {key}"}) as response:
+            return await response.json()
+
+    async with world(auth=AuthSection(keys=keys), runs=section(tmp_path)) as w:
+        made = [await start(w, headers={"Authorization": f"Bearer {key}"}) for key in "aabaa"]
+        own = [run for run, key in zip(made, "aabaa", strict=True) if key == "a"][::-1]
+        whole = await page(w, "a")
+        assert [one["id"] for one in whole["data"]] == own and whole["has_more"] is False
+        assert {one["object"] for one in whole["data"]} == {"outrider.run"}
+        first = await page(w, "a", "?limit=3")
+        assert [one["id"] for one in first["data"]] == own[:3] and first["has_more"] is True
+        second = await page(w, "a", f"?limit=3&after={own[2]}")
+        assert [one["id"] for one in second["data"]] == own[3:] and second["has_more"] is False
+        assert [one["id"] for one in (await page(w, "admin"))["data"]] == made[::-1]
+        for query, param in (("?limit=0", "limit"), ("?limit=x", "limit"), (f"?after={made[2]}", "after")):
+            assert (await page(w, "a", query))["error"]["param"] == param
+
+
 async def test_a_run_is_seen_by_its_tenant_and_by_administrators(tmp_path):
     """By nobody else, in any of the routes: it does not exist for them. Secrets are not stored."""
     keys = [("a1", "a", False), ("a2", "a", False), ("b", "b", False), ("admin", None, True)]

@@ -217,3 +217,29 @@ def test_every_surface_is_asked_for_above():
 def test_the_limit_of_a_response_is_seen():
     """Under the route's own name."""
     assert features("/v1/responses", {"input": "x", "max_output_tokens": 7}).max_tokens == 7
+
+
+def test_images_and_grammars_are_seen_in_the_words_of_other_routes():
+    """Those in results of tools too; plain text asks for nothing."""
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [image]}
+    for content in ([image], [result]):
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 7}
+        assert "images" in features("/v1/messages", body).surfaces
+    said = [{"role": "user", "content": [{"type": "input_text", "text": "x"}, {"type": "input_image"}]}]
+    assert "images" in features("/v1/responses", {"input": said}).surfaces
+    form = {"format": {"type": "json_schema", "name": "x", "schema": {}}}
+    assert "grammar" in features("/v1/responses", {"input": "x", "text": form}).surfaces
+    plain = {"input": [{"role": "user", "content": "x"}], "text": {"format": {"type": "text"}}}
+    assert not {"images", "grammar"} & features("/v1/responses", plain).surfaces.keys()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [("text", 3, "text"), ("text", {"format": 3}, "text.format"), ("tools", [3], "tools[0]")],
+)
+def test_what_a_response_repeats_has_its_type(field, value, param):
+    """So that it can be repeated whatever route the lane has."""
+    with pytest.raises(InvalidRequest) as caught:
+        parse_body("/v1/responses", orjson.dumps({"input": "x", field: value}))
+    assert caught.value.param == param

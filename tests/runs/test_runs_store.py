@@ -61,6 +61,18 @@ async def test_events_are_numbered_from_one_without_a_gap(store):
     assert (ended.started_at, ended.ended_at, ended.expires_at) == (2.0, 4.0, 64.0)
 
 
+async def test_runs_are_listed_newest_first(store):
+    """Ties by id; of one tenant or of all, behind a run, without the expired ones and without what is large."""
+    for i, (tenant, at) in enumerate([("t", 1.0), ("t", 2.0), ("u", 3.0), ("t", 2.0)]):
+        await store.add(record(f"run_{i}", tenant=tenant, created_at=at, body=b"large", answer=b"large"))
+    await store.add(record("run_4", created_at=9.0, expires_at=5.0))
+    ours = await store.newest("t", 9, None, 6.0)
+    assert [one.id for one in ours] == ["run_3", "run_1", "run_0"]
+    assert {(one.body, one.answer) for one in ours} == {(b"", None)}
+    assert [one.id for one in await store.newest("t", 1, ours[0], 6.0)] == ["run_1"]
+    assert [one.id for one in await store.newest(None, 9, None, 6.0)] == ["run_2", "run_3", "run_1", "run_0"]
+
+
 async def test_a_run_ends_once_and_takes_nothing_after_its_end(store):
     """Nor before its beginning, nor from somebody who does not own it."""
     await store.add(record())

@@ -46,7 +46,7 @@ def guard(keys: KeyRing) -> Middleware:
             # Anthropic's clients send the key in a header of its own.
             secret = _bearer(request.headers.get("Authorization", "")) or request.headers.get("x-api-key")
             request[KEY] = keys.find(secret)
-        is_guarded = path.startswith(_ADMIN) and not path.startswith(_OWN)
+        is_guarded = path.startswith(_ADMIN) and not f"{path}/".startswith(_OWN)
         if is_guarded and (KEY not in request or not request[KEY].section.is_admin):
             raise Forbidden("only an administrator's key may do this")
         return await handler(request)

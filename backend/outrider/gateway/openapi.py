@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from aiohttp import web
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from outrider.gateway.access import OPEN_PATHS
+from outrider.gateway.runs import MAX_ITEMS, MAX_NUMBER
 from outrider.gateway.schema import ROUTES
+from outrider.runs.record import Status
 from outrider.runtimes.dialects import MESSAGES
 from outrider.version import __version__
 
@@ -35,6 +37,8 @@ _MODELS = _object(object={"const": "list"}, data={"type": "array", "items": _MOD
 _STATUS = _object(status=_TEXT)
 _READY = _object(status=_TEXT, lanes={"type": "array", "items": _ANY})
 _PROBLEM = _object(problem=_MAYBE_TEXT)
+_RUN = _object(id=_TEXT, object={"const": "outrider.run"}, status={"enum": get_args(Status)})
+_RUNS = _object(object={"const": "list"}, data={"type": "array", "items": _RUN}, has_more={"type": "boolean"})
 #: Path -> status -> what the body is, where more is known than that it is an object.
 _BODIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "/v1/models": {"200": _MODELS},
@@ -43,6 +47,33 @@ _BODIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "/live": {"200": _STATUS},
     "/ready": {"200": _READY, "503": _READY},
     "/outrider/reload": {"200": _PROBLEM, "422": _PROBLEM},
+    "/outrider/runs": {"200": _RUNS},
+    "/outrider/runs/{id}/cancel": {"200": _RUN},
+    "/outrider/runs/{id}/events": {"204": {}},
+    **{path: {"202": _RUN} for path in ROUTES},
+}
+#: Path -> types of what it answers with 200, where that is no JSON.
+_TYPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "/metrics": {"text/plain": _TEXT},
+    "/outrider/runs/{id}/events": {"text/event-stream": {}},
+}
+_STREAMING = (*ROUTES, "/v1/responses/{id}")
+_DESCRIPTIONS = {"200": "Done.", "202": "Begun, in the background.", "204": "There is nothing more."}
+
+
+def _optional(name: str, schema: Mapping[str, object], where: str = "query") -> dict[str, Any]:
+    return {"name": name, "in": where, "required": False, "schema": schema}
+
+
+_LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_ITEMS}
+_PAGE = [_optional("limit", _LIMIT), _optional("after", _TEXT)]
+_NUMBER = {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}
+#: Of GET.
+_PARAMETERS: Mapping[str, list[dict[str, Any]]] = {
+    "/outrider/runs": _PAGE,
+    "/outrider/runs/{id}/events": [_optional("last-event-id", _NUMBER, "header")],
+    "/v1/responses/{id}": [_optional("stream", {"enum": ["true", "false"]}), _optional("starting_after", _NUMBER)],
+    "/v1/responses/{id}/input_items": [*_PAGE, _optional("order", {"enum": ["asc", "desc"]})],
 }
 #: What every answer carries.
 _HEADERS = {"x-request-id": {"description": "Yours when it was well formed, else one of ours.", "schema": _TEXT}}
@@ -74,8 +105,10 @@ def _operation(path: str, route: web.AbstractRoute) -> dict[str, Any]:
     if rest.strip():
         operation["description"] = " ".join(rest.split())
     names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-    if names:
-        operation["parameters"] = [{"name": one, "in": "path", "required": True, "schema": _TEXT} for one in names]
+    parameters = [{"name": one, "in": "path", "required": True, "schema": _TEXT} for one in names]
+    parameters += _PARAMETERS.get(path, []) if route.method == "GET" else []
+    if parameters:
+        operation["parameters"] = parameters
     if path in ROUTES:
         schema = {"$ref": _REF.format(model=ROUTES[path].__name__)}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
@@ -89,16 +122,16 @@ def _responses(path: str) -> dict[str, Any]:
     error = {"$ref": _REF.format(model="AnthropicError" if path == MESSAGES else "Error")}
     bodies: dict[str, Mapping[str, Any]] = {"200": _ANY, **_BODIES.get(path, {}), "4XX": error, "5XX": error}
     responses = {status: _response(status, {"application/json": schema}) for status, schema in bodies.items()}
-    if path in ROUTES:
+    if path in _STREAMING:
         responses["200"]["content"]["text/event-stream"] = {}
-    if path == "/metrics":
-        responses["200"] = _response("200", {"text/plain": _TEXT})
+    if path in _TYPES:
+        responses["200"] = _response("200", _TYPES[path])
     return responses
 
 
 def _response(status: str, content: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {
-        "description": "Done." if status == "200" else "Refused or failed.",
+        "description": _DESCRIPTIONS.get(status, "Refused or failed."),
         "headers": _HEADERS,
-        "content": {kind: {"schema": schema} for kind, schema in content.items()},
+        "content": {} if status == "204" else {kind: {"schema": schema} for kind, schema in content.items()},
     }

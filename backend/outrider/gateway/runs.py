@@ -21,9 +21,11 @@ from outrider.runs.book import RunBook
 from outrider.runs.record import Record
 from outrider.runtimes.dialects import RESPONSES
 
+#: OpenAI has routes of these names below, which we have not: a 404, and not a response of that name.
+_RESPONSE = "/v1/responses/{id:(?!(?:compact|input_tokens)$)[^{}/]+}"
 _KEEP_ALIVE_S = 15.0
-_MAX_NUMBER = 2**31 - 1
-_MAX_ITEMS = 100
+MAX_NUMBER = 2**31 - 1
+MAX_ITEMS = 100
 
 
 class RunRoutes:
@@ -33,14 +35,15 @@ class RunRoutes:
         self._background = background
 
     def add_to(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/outrider/runs", self.list_runs)
         router.add_get("/outrider/runs/{id}", self.get)
         router.add_get("/outrider/runs/{id}/events", self.events)
         router.add_post("/outrider/runs/{id}/cancel", self.cancel)
         router.add_delete("/outrider/runs/{id}", self.delete)
-        router.add_get("/v1/responses/{id}", self.get_response)
+        router.add_get(_RESPONSE, self.get_response)
         router.add_get("/v1/responses/{id}/input_items", self.list_input)
         router.add_post("/v1/responses/{id}/cancel", self.cancel_response)
-        router.add_delete("/v1/responses/{id}", self.delete_response)
+        router.add_delete(_RESPONSE, self.delete_response)
 
     async def create(self, request: web.Request, job: Job) -> web.StreamResponse:
         """202 with the run; in OpenAI's own way of asking, 200 with the response, or its events."""
@@ -54,6 +57,19 @@ class RunRoutes:
         if job.client.is_stream:
             return await self._follow(request, record, 0)
         return _json(_response(record))
+
+    async def list_runs(self, request: web.Request) -> web.Response:
+        """The caller's runs without their answers, stored responses among them; the newest first, behind `after`."""
+        limit = _limit(request)
+        after = None
+        if (behind := request.query.get("after")) is not None:
+            try:
+                after = await self._book.get(behind, _tenant(request))
+            except RunNotFound as error:
+                raise InvalidRequest(f"after: there is no run {behind!r}", param="after") from error
+        records = await self._book.newest(_tenant(request), limit + 1, after)
+        page = [to_wire(record) for record in records[:limit]]
+        return _json({"object": "list", "data": page, "has_more": len(records) > limit})
 
     async def get(self, request: web.Request) -> web.Response:
         """The run, with its answer where that is one object."""
@@ -84,9 +100,12 @@ class RunRoutes:
     async def get_response(self, request: web.Request) -> web.StreamResponse:
         """The response as it is now; with `stream=true` its events behind `starting_after`."""
         record = await self._own_response(request)
-        if request.query.get("stream") != "true":
-            return _json(_response(record))
         after = _number("starting_after", request.query.get("starting_after"), -1) + 1
+        stream = request.query.get("stream", "false")
+        if stream not in ("true", "false"):
+            raise InvalidRequest("stream: expected true or false", param="stream")
+        if stream == "false":
+            return _json(_response(record))
         if record.is_over and not record.num_events:
             raise InvalidRequest("stream: events are kept of background responses only", param="stream")
         return await self._follow(request, record, after)
@@ -111,9 +130,7 @@ class RunRoutes:
             raise InvalidRequest("order: expected asc or desc", param="order")
         if order == "desc":
             items.reverse()
-        limit = _number("limit", request.query.get("limit"), 20)
-        if not 1 <= limit <= _MAX_ITEMS:
-            raise InvalidRequest(f"limit: expected 1 to {_MAX_ITEMS}", param="limit")
+        limit = _limit(request)
         if (after := request.query.get("after")) is not None:
             ids = [item["id"] for item in items]
             if after not in ids:
@@ -131,9 +148,7 @@ class RunRoutes:
 
     async def _own(self, request: web.Request) -> Record:
         """RunNotFound for those of others too."""
-        key = request.get(KEY)
-        tenant = "none" if key is None else None if key.section.is_admin else key.tenant
-        return await self._book.get(request.match_info["id"], tenant)
+        return await self._book.get(request.match_info["id"], _tenant(request))
 
     async def _own_response(self, request: web.Request) -> Record:
         record = await self._own(request)
@@ -179,6 +194,19 @@ async def _write(
         await response.prepare(request)
 
 
+def _tenant(request: web.Request) -> str | None:
+    """Whose runs the caller may see; None: all, for an administrator's key."""
+    key = request.get(KEY)
+    return "none" if key is None else None if key.section.is_admin else key.tenant
+
+
+def _limit(request: web.Request) -> int:
+    limit = _number("limit", request.query.get("limit"), 20)
+    if not 1 <= limit <= MAX_ITEMS:
+        raise InvalidRequest(f"limit: expected 1 to {MAX_ITEMS}", param="limit")
+    return limit
+
+
 def _response(record: Record) -> Any:
     """The response object of a run."""
     if record.answer is not None:
@@ -208,7 +236,7 @@ def _parsed(answer: bytes | None) -> Any:
 def _number(name: str, given: str | None, default: int) -> int:
     if given is None:
         return default
-    if not (given.isascii() and given.isdecimal() and int(given[:20]) <= _MAX_NUMBER):
+    if not (given.isascii() and given.isdecimal() and int(given[:20]) <= MAX_NUMBER):
         raise InvalidRequest(f"{name}: expected a number", param=name)
     return int(given)
 

@@ -121,11 +121,19 @@ class RunBook:
         is_old = record is not None and record.expires_at is not None and record.expires_at < time.time()
         if record is None or is_old or tenant not in (None, record.tenant):
             raise RunNotFound(f"there is no run {run}")
-        ending = self._unsaved.get(run)
+        return self._as_ended(record)
+
+    def _as_ended(self, record: Record) -> Record:
+        """With an end that is not stored yet."""
+        ending = self._unsaved.get(record.id)
         if ending is None or record.is_over:
             return record
         num_events = record.num_events + len(ending.events)
         return replace(record, status=ending.status, answer=ending.answer, error=ending.error, num_events=num_events)
+
+    async def newest(self, tenant: str | None, limit: int, after: Record | None) -> list[Record]:
+        """Runs of the tenant, of all for None, the newest first; those behind `after`. StoreUnavailable."""
+        return [self._as_ended(record) for record in await self.store.newest(tenant, limit, after, time.time())]
 
     async def follow(self, run: str, after: int) -> AsyncGenerator[list[tuple[int, bytes]]]:
         """Events behind number `after` as they come, to the run's end; none now and then, while none come.

@@ -52,6 +52,7 @@ _EVENTS = sa.Table(
     sa.Column("data", sa.LargeBinary, nullable=False),
 )  # fmt: skip
 _COLUMNS = [_RUNS.c[one.name] for one in fields(Record)]
+_LISTED = [one for one in _COLUMNS if one.name not in ("body", "headers", "answer")]
 _IS_OPEN = _RUNS.c.status.in_(OPEN)
 
 
@@ -94,6 +95,19 @@ class RunStore:
     async def get(self, run: str) -> Record | None:
         rows = await self._read(sa.select(*_COLUMNS).where(_RUNS.c.id == run))
         return _record(rows[0]) if rows else None
+
+    async def newest(self, tenant: str | None, limit: int, after: Record | None, now: float) -> list[Record]:
+        """Of the tenant, of all for None: what has not expired, the newest first, behind `after`.
+
+        Bodies, headers and answers stay where they are.
+        """
+        query = sa.select(*_LISTED).where(sa.or_(_RUNS.c.expires_at.is_(None), _RUNS.c.expires_at >= now))
+        if tenant is not None:
+            query = query.where(_RUNS.c.tenant == tenant)
+        if after is not None:
+            query = query.where(sa.tuple_(_RUNS.c.created_at, _RUNS.c.id) < (after.created_at, after.id))
+        query = query.order_by(_RUNS.c.created_at.desc(), _RUNS.c.id.desc()).limit(limit)
+        return [Record(**row._mapping, body=b"", headers={}) for row in await self._read(query)]
 
     async def events(self, run: str, after: int, limit: int) -> list[tuple[int, bytes]]:
         """Numbers and bytes of the events behind number `after`, in order."""

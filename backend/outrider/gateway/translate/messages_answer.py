@@ -16,12 +16,26 @@ Event = dict[str, Any]
 _REASONS: Mapping[str, str] = {
     "stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal",
 }  # fmt: skip
+#: What a block of text says of its sources, what a call says of who made it, what thinking is signed with.
+_FIXED: Mapping[str, Mapping[str, Any]] = {
+    "text": {"citations": None}, "tool_use": {"caller": {"type": "direct"}}, "thinking": {"signature": ""},
+}  # fmt: skip
 #: Block -> its delta and where that holds the text.
 _DELTAS: Mapping[str, tuple[str, str]] = {
     "thinking": ("thinking_delta", "thinking"),
     "text": ("text_delta", "text"),
     "tool_use": ("input_json_delta", "partial_json"),
 }
+
+
+#: How it ended, null until then.
+_END = ("stop_reason", "stop_sequence", "stop_details")
+_REFUSAL = {"type": "refusal", "category": None, "explanation": None}
+#: Of the usage; the rest is told at the beginning.
+_TOLD_AT_END = (
+    "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens",
+    "output_tokens_details", "server_tool_use",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -35,9 +49,10 @@ class _Block:
     name: str = ""
 
     def empty(self) -> dict[str, Any]:
+        fixed = {"type": self.kind, **_FIXED[self.kind]}
         if self.kind == "tool_use":
-            return {"type": "tool_use", "id": self.call_id, "name": self.name, "input": {}}
-        return {"type": self.kind, _DELTAS[self.kind][1]: ""} | ({"signature": ""} if self.kind == "thinking" else {})
+            return fixed | {"id": self.call_id, "name": self.name, "input": {}}
+        return fixed | {_DELTAS[self.kind][1]: ""}
 
     def to_wire(self) -> dict[str, Any]:
         if self.kind != "tool_use":
@@ -62,7 +77,7 @@ class MessagesAnswer:
     _usage: Mapping[str, Any] = field(default_factory=dict)
 
     def begin(self) -> list[Event]:
-        message = self.snapshot() | {"stop_reason": None, "stop_sequence": None}
+        message = self.snapshot() | dict.fromkeys(_END)
         return [{"type": "message_start", "message": message}]
 
     def feed(self, delta: Delta) -> list[Event]:
@@ -92,15 +107,15 @@ class MessagesAnswer:
     def last(self) -> list[Event]:
         """The stream's last events, after `complete`."""
         whole = self.snapshot()
-        delta = {"stop_reason": whole["stop_reason"], "stop_sequence": whole["stop_sequence"]}
+        delta = {name: whole[name] for name in (*_END, "container")}
+        usage = {name: whole["usage"][name] for name in _TOLD_AT_END}
         return [
-            {"type": "message_delta", "delta": delta, "usage": whole["usage"]},
+            {"type": "message_delta", "delta": delta, "usage": usage},
             {"type": "message_stop"},
         ]
 
     def snapshot(self) -> dict[str, Any]:
         """The message object."""
-        cached = count(self._usage, "prompt_tokens_details", "cached_tokens")
         is_ours = isinstance(self._matched, str) and self._matched in (self.body.get("stop_sequences") or ())
         reason = _REASONS.get(self._finish or "stop", "end_turn")
         return {
@@ -111,12 +126,9 @@ class MessagesAnswer:
             "content": [block.to_wire() for block in self._blocks],
             "stop_reason": "stop_sequence" if is_ours and reason == "end_turn" else reason,
             "stop_sequence": self._matched if is_ours else None,
-            "usage": {
-                "input_tokens": count(self._usage, "prompt_tokens") - cached,
-                "cache_read_input_tokens": cached,
-                "cache_creation_input_tokens": 0,
-                "output_tokens": count(self._usage, "completion_tokens"),
-            },
+            "stop_details": _REFUSAL if reason == "refusal" else None,
+            "container": None,
+            "usage": _usage(self._usage),
         }
 
     def _open(self, block: _Block) -> list[Event]:
@@ -154,6 +166,23 @@ class MessagesAnswer:
             return [*events, self._add(call.arguments)]
         block.text += call.arguments
         return events
+
+
+def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Null is what nobody counts here, or nobody has told."""
+    cached = count(usage, "prompt_tokens_details", "cached_tokens")
+    thought = count(usage, "completion_tokens_details", "reasoning_tokens") or count(usage, "reasoning_tokens")
+    return {
+        "input_tokens": count(usage, "prompt_tokens") - cached,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0,
+        "cache_creation": None,
+        "output_tokens": count(usage, "completion_tokens"),
+        "output_tokens_details": {"thinking_tokens": thought} if thought else None,
+        "server_tool_use": None,
+        "service_tier": "standard",
+        "inference_geo": None,
+    }
 
 
 def _parsed(arguments: str) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, Literal
 
 from outrider.gateway.translate.delta import CallDelta, Delta, count
+from outrider.gateway.translate.responses_request import DEFAULTS
 
 Event = dict[str, Any]
 
@@ -15,6 +17,10 @@ _Kind = Literal["reasoning", "message", "function_call"]
 _PREFIX: Mapping[_Kind, str] = {"reasoning": "rs_", "message": "msg_", "function_call": "fc_"}
 #: Chat's reasons for an end that is not the answer's own.
 _CUT: Mapping[str, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}
+#: What the answer repeats of the law, and what holds where the request is silent.
+_SAMPLING: Mapping[str, float] = {**DEFAULTS, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+#: What an answer says of a tool where the request is silent.
+_TOOL: Mapping[str, Any] = {"description": None, "parameters": None, "strict": None}
 
 
 @dataclass(slots=True)
@@ -53,6 +59,7 @@ class ResponsesAnswer:
         self._body = body
         self._model = model
         self._created_at = created_at
+        self._completed_at: int | None = None
         self._items: list[_Item] = []
         self._current: _Item | None = None
         self._calls: dict[int, _Item] = {}
@@ -83,6 +90,7 @@ class ResponsesAnswer:
     def complete(self) -> list[Event]:
         """The chat is over: the items end. An answer of nothing is a message without text."""
         events: list[Event] = []
+        self._completed_at = int(time.time())
         if not self._items:
             events += self._open_text("message")
         for item in self._items:
@@ -105,10 +113,12 @@ class ResponsesAnswer:
     def snapshot(self, status: str, *, is_stored: bool, error: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The response object; what the client left out is null or what it means to leave it out."""
         body, cut = self._body, _CUT.get(self._finish or "")
+        sampling = {name: default if body.get(name) is None else body[name] for name, default in _SAMPLING.items()}
         return {
             "id": self.id,
             "object": "response",
             "created_at": int(self._created_at),
+            "completed_at": self._completed_at if status == "completed" else None,
             "status": status,
             "background": body.get("background") is True,
             "error": None if error is None else {"code": error.get("code"), "message": error.get("message")},
@@ -126,12 +136,11 @@ class ResponsesAnswer:
             "safety_identifier": body.get("safety_identifier"),
             "service_tier": "default",
             "store": is_stored,
-            "temperature": body.get("temperature"),
-            "text": body.get("text") or {"format": {"type": "text"}},
+            **sampling,
+            "text": _text_config(body.get("text") or {}),
             "tool_choice": body.get("tool_choice") or "auto",
-            "tools": body.get("tools") or [],
+            "tools": [_TOOL | tool for tool in body.get("tools") or ()],
             "top_logprobs": 0,
-            "top_p": body.get("top_p"),
             "truncation": "disabled",
             "usage": None if self._usage is None else _usage(self._usage),
             "user": body.get("user"),
@@ -199,6 +208,12 @@ class ResponsesAnswer:
                       item_id=item.id, output_index=item.index, content_index=0, part=item.part())]  # fmt: skip
         done = self._event("response.output_item.done", output_index=item.index, item=item.to_wire())
         return [*events, done]
+
+
+def _text_config(text: Mapping[str, Any]) -> dict[str, Any]:
+    form = text.get("format") or {"type": "text"}
+    unsaid = {"description": None, "strict": False} if form.get("type") == "json_schema" else {}
+    return {**text, "format": unsaid | form}
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,11 @@ _NEUTRAL: Mapping[str, Sequence[Any]] = {
     "include": ([],), "reasoning": ({},), "service_tier": ("auto", "default"), "truncation": ("disabled",),
     "top_logprobs": (0,), "stream_options": ({}, {"include_obfuscation": False}),
 }  # fmt: skip
+#: The law where the request is silent, by OpenAI's API. It is sent, since lanes may have defaults of the model's
+#: own, so that what the answer says of it is true.
+DEFAULTS: Mapping[str, float] = {"temperature": 1.0, "top_p": 1.0}
+#: Of an answer that comes back as history. No template of chat knows phases: like ids and status they are labels.
+_PHASES = ("commentary", "final_answer")
 _TEXTS = ("input_text", "output_text", "text")
 #: What templates of chat know.
 _ROLES: Mapping[str, str] = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
@@ -36,8 +41,8 @@ def to_chat(body: Mapping[str, Any], history: Sequence[Mapping[str, Any]] = ()) 
     said = [*history, *messages_of(input_items(body))]
     if body.get("instructions") is not None:
         said = [{"role": "system", "content": body["instructions"]}, *said]
-    chat: dict[str, Any] = {name: body[name] for name in body if name in _SAME and body[name] is not None}
-    chat["messages"] = said
+    same = {name: body[name] for name in body if name in _SAME and body[name] is not None}
+    chat: dict[str, Any] = {**DEFAULTS, **same, "messages": said}
     if body.get("max_output_tokens") is not None:
         chat["max_completion_tokens"] = body["max_output_tokens"]
     if (form := _format(body.get("text"))) is not None:
@@ -76,7 +81,8 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     role = _ROLES.get(required(item, "role", str, f"{where}."))
     if role is None:
         raise refused(f"{where}.role", f"expected one of {', '.join(_ROLES)}")
-    check(item, {"type", "role", "content", "id", "status"}, {}, f"{where}.")
+    neutral = {"phase": _PHASES if role == "assistant" else ()}
+    check(item, {"type", "role", "content", "id", "status"}, neutral, f"{where}.")
     return {"role": role, "content": joined_text(item.get("content"), f"{where}.content", _TEXTS)}
 
 
