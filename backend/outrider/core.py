@@ -42,6 +42,8 @@ class Hints(BaseModel):
     """Fix the number of draft tokens per step; 0 means no speculation."""
     off: bool = False
     """No speculation for this request, whatever the policy says."""
+    exact: bool = False
+    """Refuse the request when no lane honours all of its sampling exactly, whatever the policy says."""
     verbose: bool = False
     """Report the policy's inputs too."""
 

@@ -23,6 +23,7 @@ OutriderError
 │   └── InternalError            500 internal_error
 ├── ConnectionFailed             the SDK could not reach the server
 │   └── ConnectionTimeout        the SDK waited too long
+├── TurnLimitReached             an agent had no answer after its last turn
 └── SetupError                   the operator must change something; one line, no traceback
     ├── ConfigError              configuration file or environment
     ├── PolicyError              policy file: file, line, column, expected
@@ -226,6 +227,10 @@ class ConnectionFailed(OutriderError):
 
 class ConnectionTimeout(ConnectionFailed):
     """The SDK's own timeout passed."""
+
+
+class TurnLimitReached(OutriderError):
+    """An agent had no answer after as many turns as it may take; its session holds them."""
 
 
 class SetupError(OutriderError):

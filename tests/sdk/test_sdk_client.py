@@ -214,7 +214,8 @@ async def test_a_closed_client_says_so(connect: Any) -> None:
         ({"base_url": "localhost:8000"}, "base_url"),
         ({"base_url": "ftp://host/v1"}, "base_url"),
         ({"timeout": 0}, "timeout"),
-        ({"connect_timeout": -1}, "connect_timeout"),
+        ({"timeout": -1.0}, "timeout"),
+        ({"proxy": "localhost"}, "proxy"),
         ({"max_retries": -1}, "max_retries"),
     ],
 )

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from outrider import Hints
-from outrider.sdk.request import ChatRequest, merged_hints
+from outrider.sdk.request import chat_ask, completions_ask, merged_hints, responses_ask
 
 
 def body(messages: Any = "hi", *, is_stream: bool = False, **fields: Any) -> dict[str, Any]:
-    given = {"hints": None, "temperature": None, "max_tokens": None, "extra_body": None} | fields
-    return ChatRequest(messages, **given).body(is_stream=is_stream)
+    return chat_ask(messages, fields, is_stream=is_stream).body
 
 
 def test_text_is_one_user_message() -> None:
@@ -88,6 +87,6 @@ def test_a_wrong_hint_is_named(fields: Any, message: str) -> None:
 def test_a_wrong_keyword_is_named() -> None:
     """A misspelt argument is no hint; two sources of hints are one too many."""
     with pytest.raises(TypeError, match="unexpected keyword argument 'temperture'"):
-        merged_hints(None, {"temperture": 1.0})  # type: ignore[typeddict-unknown-key]
+        merged_hints(None, {"temperture": 1.0})
     with pytest.raises(TypeError, match="hints and 'k' were both given"):
         merged_hints(Hints(), {"k": 3})

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from sdk_wire import delta, stream_of
 
-from outrider import AsyncClient, ConnectionFailed, ConnectionTimeout, ServiceError, TextDelta
+from outrider import AsyncClient, ConnectionFailed, ConnectionTimeout, ServiceError, TextDelta, Timeouts
 from outrider.runtimes.scripted import SENTENCE, Fault, Reply, chat_reply, error_reply
 
 Call = Callable[[AsyncClient], Awaitable[Any]]
@@ -52,10 +52,10 @@ async def test_nobody_listens(call: Call) -> None:
 
 @both
 async def test_the_connection_has_its_own_timeout(call: Call) -> None:
-    """A host that does not answer is given up after `connect_timeout`."""
+    """A host that does not answer is given up after `connect_s`."""
     async with (
         deaf_address() as url,
-        AsyncClient(url, model="m", max_retries=0, connect_timeout=0.2) as client,
+        AsyncClient(url, model="m", max_retries=0, timeout=Timeouts(connect_s=0.2)) as client,
     ):
         with pytest.raises(ConnectionTimeout, match=r"no connection to .* within 0\.2 s") as caught:
             await call(client)
