@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider import Hints
-from outrider.sdk.request import chat_ask, completions_ask, merged_hints, responses_ask
+from outrider.sdk.request import chat_ask, merged_hints
 
 
 def body(messages: Any = "hi", *, is_stream: bool = False, **fields: Any) -> dict[str, Any]:

@@ -60,6 +60,9 @@ class Output:
     """Output positions of this step's tokens that rounding could have changed: there, the same seed may part from an
     equal request that ran in other company. Not known of tokens that rejection chose, which promise only a law."""
 
+    num_accepted: int | None = None
+    """Draft tokens that were accepted so far; None when nothing is speculated."""
+
     def merged(self, later: Output) -> Output:
         """This output and the one that followed it."""
         return replace(
@@ -188,4 +191,5 @@ class Engine:
             rows = [0, *(node + 1 for node in verified.path)][: len(emitted)]
             logprobs = token_logprobs(logits[rows], emitted, request.num_top_logprobs)
         near_ties = tuple(position + depth for depth in verified.near_ties if depth < len(emitted))
-        return replace(self._output(sequence, text, emitted), logprobs=logprobs, near_ties=near_ties)
+        output = self._output(sequence, text, emitted)
+        return replace(output, logprobs=logprobs, near_ties=near_ties, num_accepted=sequence.num_accepted)

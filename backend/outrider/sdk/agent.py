@@ -98,6 +98,7 @@ class Agent(Generic[OutputT]):
         *,
         instructions: str | None = None,
         output: None = None,
+        starts_with: str = "auto",
         max_turns: int = 10,
         phase_of: Callable[[Situation], Phase] = guess_phase,
         **fields: Unpack[CallFields],
@@ -111,6 +112,7 @@ class Agent(Generic[OutputT]):
         *,
         instructions: str | None = None,
         output: type[M],
+        starts_with: str = "auto",
         max_turns: int = 10,
         phase_of: Callable[[Situation], Phase] = guess_phase,
         **fields: Unpack[CallFields],
@@ -123,11 +125,15 @@ class Agent(Generic[OutputT]):
         *,
         instructions: str | None = None,
         output: Any = None,
+        starts_with: str = "auto",
         max_turns: int = 10,
         phase_of: Callable[[Situation], Phase] = guess_phase,
         **fields: Unpack[CallFields],
     ) -> None:
-        """`max_turns` counts requests to the model per run; `fields` go into each of them."""
+        """`starts_with` is the `tool_choice` of a run's first turn: `required` or a tool's name make it a call.
+
+        `max_turns` counts requests to the model per run; `fields` go into each of them.
+        """
         self._client = client
         self._tools = {tool.name: tool for tool in map(Tool.of, tools)}
         if len(self._tools) < len(tools):
@@ -136,6 +142,7 @@ class Agent(Generic[OutputT]):
             raise ValueError(f"max_turns must be at least 1, not {max_turns!r}")
         self._instructions = instructions
         self._output: type[BaseModel] | None = output
+        self._starts_with = starts_with
         self._max_turns = max_turns
         self._phase_of = phase_of
         self._fields = fields
@@ -187,7 +194,8 @@ class Agent(Generic[OutputT]):
             fields["prediction"] = prediction
         if self._tools:
             # They stay in the request when none may be called, since they stand at its beginning.
-            fields |= {"tools": list(self._tools.values()), "tool_choice": "auto" if has_tools else "none"}
+            choice = "none" if is_structured else "auto" if turns else self._starts_with
+            fields |= {"tools": list(self._tools.values()), "tool_choice": choice}
         if is_structured:
             fields["response_format"] = self._output
         result = await self._client.chat(messages, **fields)
