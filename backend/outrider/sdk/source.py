@@ -100,6 +100,8 @@ class RunSource:
         self._max_retries = max_retries
         self._source: Source | None = None
         self._is_over = False
+        self._num_retries = 0
+        """Since the last event that has a number."""
         self.head = Head(200, {})
         self.last_event_id = after
 
@@ -113,7 +115,6 @@ class RunSource:
 
     async def next_event(self) -> Event:
         """Of a run that has no more events, the end marker."""
-        num_retries = 0
         while not self._is_over:
             try:
                 if self._source is None:
@@ -122,12 +123,12 @@ class RunSource:
                 event = await self._source.next_event()
             except ConnectionFailed:
                 self.close()
-                if num_retries >= self._max_retries:
+                if self._num_retries >= self._max_retries:
                     raise
-                num_retries += 1
+                self._num_retries += 1
                 continue
             if number := _NUMBER.search(event.raw):
-                self.last_event_id = int(number[1])
+                self.last_event_id, self._num_retries = int(number[1]), 0
             return event
         return Event(b"", DONE, None)
 
