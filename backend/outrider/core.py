@@ -27,7 +27,12 @@ MAX_K = 16
 
 
 class Hints(BaseModel):
-    """The request's `"outrider": {...}` object. Unknown keys are refused: a typo must not be ignored."""
+    """The request's `"outrider": {...}` object. Unknown keys are refused: a typo must not be ignored.
+
+    Example::
+
+        hints = Hints(task="code", drafter="ngram", k=4)
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -60,7 +65,12 @@ class Hints(BaseModel):
 
 
 class WirePlan(BaseModel):
-    """A plan as it stands in answers."""
+    """A plan as it stands in answers.
+
+    Example::
+
+        plan = WirePlan(drafter="ngram", k=4)
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -69,7 +79,12 @@ class WirePlan(BaseModel):
 
 
 class Observed(BaseModel):
-    """What happened, from the lane's own counts. Null when the request was not speculated: missing is not zero."""
+    """What happened, from the lane's own counts. Null when the request was not speculated: missing is not zero.
+
+    Example::
+
+        length = result.report.observed.accept_length if result.report and result.report.observed else None
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -85,7 +100,12 @@ class Observed(BaseModel):
 
 
 class Report(BaseModel):
-    """The answer's `outrider` object: what was asked, what ran, what happened, and why."""
+    """The answer's `outrider` object: what was asked, what ran, what happened, and why.
+
+    Example::
+
+        why = result.report.reasons if result.report else []
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 

@@ -151,5 +151,5 @@ def test_each_route_has_its_own_keywords() -> None:
         responses_ask("hi", {"tool_choice": "auto"})  # type: ignore[typeddict-unknown-key]
     with pytest.raises(TypeError, match="'background'"):
         body(background=True)
-    with pytest.raises(TypeError, match="input|messages"):
+    with pytest.raises(TypeError, match="messages"):
         responses_ask(None, {})  # type: ignore[arg-type]

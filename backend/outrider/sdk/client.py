@@ -149,7 +149,12 @@ class AsyncClient:
 
         Example::
 
-            loads = (await client.request("GET", "/outrider/lanes")).json()
+            try:
+                print((await client.request("GET", "/outrider/lanes")).json())
+            except APIError as error:
+                print(error.status, error.code, error.request_id, error.retry_after_s)
+            except OutriderError as error:
+                print(error.message)
         """
         return await self._transport.fetch(Ask(method, path, body, extra_headers or {}, is_of_root=True))
 
