@@ -65,12 +65,7 @@ class Hints(BaseModel):
 
 
 class WirePlan(BaseModel):
-    """A plan as it stands in answers.
-
-    Example::
-
-        plan = WirePlan(drafter="ngram", k=4)
-    """
+    """A plan as it stands in answers."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -79,12 +74,7 @@ class WirePlan(BaseModel):
 
 
 class Observed(BaseModel):
-    """What happened, from the lane's own counts. Null when the request was not speculated: missing is not zero.
-
-    Example::
-
-        length = result.report.observed.accept_length if result.report and result.report.observed else None
-    """
+    """What happened, from the lane's own counts. Null when the request was not speculated: missing is not zero."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -104,7 +94,7 @@ class Report(BaseModel):
 
     Example::
 
-        why = result.report.reasons if result.report else []
+        print(report.effective.drafter, report.observed and report.observed.accept_length, report.reasons)
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)

@@ -61,7 +61,8 @@ class ScriptedLane:
 
     `reply` answers the generation routes (default: `default_reply`), `overrides` maps the path of any route to its
     reply, or to what makes one; `load` is merged over `IDLE_LOAD`, None makes `/v1/loads` say nothing. These and
-    `is_ready` may be changed while it serves. An exception in `reply` breaks its connection and is raised again at the block's end.
+    `is_ready` may be changed while it serves. An exception in `reply` breaks its connection and is raised again at
+    the block's end.
     """
 
     def __init__(
