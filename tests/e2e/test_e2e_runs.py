@@ -29,7 +29,7 @@ async def gateway(toy_folder: Path, tmp_path: Path) -> AsyncIterator[Gateway]:
 
 
 async def test_three_routes_a_background_run_and_its_cancel(gateway: Gateway) -> None:
-    """One greedy text on all of them, speculated where the plan says so; a tool that is not there is refused by name."""
+    """One greedy text on all of them, speculated where planned; a tool that is not there is refused by name."""
     hints: Any = {"outrider": {"drafter": "ngram", "k": 3}}
     async with (
         openai.AsyncOpenAI(base_url=gateway.url + "/v1", api_key="none", max_retries=0) as client,
