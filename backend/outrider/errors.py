@@ -266,11 +266,12 @@ def from_wire(status: int | None, error: Mapping[str, object] | str | None, *, d
     An error inside a stream has no status (None): its code decides, and one that says nothing is a 500.
     """
     fields: Mapping[str, object] = error if isinstance(error, Mapping) else {"message": error}
-    param = fields.get("param")
-    code = fields.get("code")
+    param, code = fields.get("param"), fields.get("code")
     kind = _BY_CODE.get(str(code))
     if status is None:
-        status = kind.status if kind is not None else _status_of(code)
+        # SGLang writes the status into `code`.
+        told = int(str(code)) if str(code).isdecimal() and 400 <= int(str(code)) < 600 else 500
+        status = told if kind is None else kind.status
     message = str(fields.get("message") or default_message or f"HTTP {status}")
     param_text = None if param is None else str(param)
     if kind is not None and kind.status == status:
@@ -284,9 +285,3 @@ def from_wire(status: int | None, error: Mapping[str, object] | str | None, *, d
     failure.status = status
     failure.code = None if code is None else str(code)
     return failure
-
-
-def _status_of(code: object) -> int:
-    """SGLang writes the status into `code`."""
-    text = str(code)
-    return int(text) if text.isdecimal() and 400 <= int(text) < 600 else 500
