@@ -71,7 +71,7 @@ async def test_a_calculator_and_a_file(client: AsyncClient, tmp_path: Path) -> N
     report = last.result.report
     assert last.phase == "quote" and report is not None and report.observed is not None
     assert (report.task, report.effective.drafter) == ("quote", "prediction")
-    assert report.observed.accept_length > 3
+    assert report.observed.accept_length > 2
     # Each turn's prompt begins with the one before it, which the lane keeps.
     assert cached_tokens(last) >= quoted.turns[0].result.usage.prompt_tokens // 32 * 32
 

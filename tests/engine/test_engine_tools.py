@@ -38,7 +38,7 @@ USER = {"role": "user", "content": "go"}
 
 
 def chat(*messages: dict[str, Any], **fields: Any) -> ChatBody:
-    return validated(ChatBody, {"messages": messages or [USER], "tools": [ADD, NOW], **fields})
+    return validated(ChatBody, {"messages": list(messages) or [USER], "tools": [ADD, NOW], **fields})
 
 
 def call(name: str = "add", **arguments: Any) -> str:

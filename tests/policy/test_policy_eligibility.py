@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from policy_world import decide, features, lane, only, view
 
-from outrider.core import SURFACES, DrafterAbility, Hints, LaneAbility
+from outrider.core import SURFACES, DrafterAbility, LaneAbility
 from outrider.errors import InvalidRequest
 
 ANY = {"draft_model": {"max_k": 5}, "prediction": {"max_k": 8}, "ngram": {"max_k": 5}}
@@ -38,7 +38,7 @@ def test_a_law_that_nobody_honours_is_said_or_refused() -> None:
         decide(only(drafters=ANY, exact=True), found, view(lane("seeds", exact=SURFACES - {"min_p"})))
     assert refused.value.param == "min_p"
     with pytest.raises(InvalidRequest, match="min_p: the request is exact"):
-        decide(only(drafters=ANY), found, view(lane("seeds", exact=SURFACES - {"min_p"})), hints=Hints(exact=True))
+        decide(only(drafters=ANY), found, view(lane("seeds", exact=SURFACES - {"min_p"})), exact=True)
     exact = decide(only(drafters=ANY, exact=True), found, view(GREEDY), view(lane("good")))
     assert exact.lane == "good"
 

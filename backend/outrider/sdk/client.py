@@ -52,7 +52,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections, also for clients made by `with_options`; streams that are still open fail."""
+        """Close all connections, also for clients made by `with_options`; open streams fail. Raises nothing."""
         await self._transport.connections.close()
 
     def with_options(self, **options: Unpack[CallOptions]) -> AsyncClient:

@@ -39,7 +39,7 @@ class Situation:
 
 
 def guess_phase(situation: Situation) -> Phase:
-    """What tools say of what they lead to; JSON where a tool is likely to be called; prose otherwise.
+    """What tools say of what they lead to; JSON where a tool is likely to be called; prose otherwise. Raises nothing.
 
     Example::
 

@@ -47,8 +47,8 @@ class Runs:
 
         Example::
 
-            run = await client.runs.get(run.id)
-            print(run.status, run.num_events)
+            shown = await client.runs.get(run.id)
+            print(shown.status, shown.num_events)
         """
         return await self._run("GET", id)
 
@@ -57,8 +57,8 @@ class Runs:
 
         Example::
 
-            run = await client.runs.cancel(run.id)
-            assert run.is_over
+            ended = await client.runs.cancel(run.id)
+            print(ended.status, ended.error)
         """
         return await self._run("POST", id, "/cancel")
 
