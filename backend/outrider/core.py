@@ -27,7 +27,12 @@ MAX_K = 16
 
 
 class Hints(BaseModel):
-    """The request's `"outrider": {...}` object. Unknown keys are refused: a typo must not be ignored."""
+    """The request's `"outrider": {...}` object. Unknown keys are refused: a typo must not be ignored.
+
+    Example::
+
+        hints = Hints(task="code", drafter="ngram", k=4)
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -42,6 +47,8 @@ class Hints(BaseModel):
     """Fix the number of draft tokens per step; 0 means no speculation."""
     off: bool = False
     """No speculation for this request, whatever the policy says."""
+    exact: bool = False
+    """Refuse the request when no lane honours all of its sampling exactly, whatever the policy says."""
     verbose: bool = False
     """Report the policy's inputs too."""
     background: bool = False
@@ -85,7 +92,12 @@ class Observed(BaseModel):
 
 
 class Report(BaseModel):
-    """The answer's `outrider` object: what was asked, what ran, what happened, and why."""
+    """The answer's `outrider` object: what was asked, what ran, what happened, and why.
+
+    Example::
+
+        print(report.effective.drafter, report.observed and report.observed.accept_length, report.reasons)
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 

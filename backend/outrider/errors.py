@@ -26,6 +26,7 @@ OutriderError
 │   └── InternalError            500 internal_error
 ├── ConnectionFailed             the SDK could not reach the server
 │   └── ConnectionTimeout        the SDK waited too long
+├── TurnLimitReached             an agent had no answer after its last turn
 └── SetupError                   the operator must change something; one line, no traceback
     ├── ConfigError              configuration file or environment
     ├── PolicyError              policy file: file, line, column, expected
@@ -244,6 +245,10 @@ class ConnectionTimeout(ConnectionFailed):
     """The SDK's own timeout passed."""
 
 
+class TurnLimitReached(OutriderError):
+    """An agent had no answer after as many turns as it may take; its session holds them."""
+
+
 class SetupError(OutriderError):
     """The operator must change something; printed as one line."""
 
@@ -275,11 +280,12 @@ def from_wire(status: int | None, error: Mapping[str, object] | str | None, *, d
     An error inside a stream has no status (None): its code decides, and one that says nothing is a 500.
     """
     fields: Mapping[str, object] = error if isinstance(error, Mapping) else {"message": error}
-    param = fields.get("param")
-    code = fields.get("code")
+    param, code = fields.get("param"), fields.get("code")
     kind = _BY_CODE.get(str(code))
     if status is None:
-        status = kind.status if kind is not None else _status_of(code)
+        # SGLang writes the status into `code`.
+        told = int(str(code)) if str(code).isdecimal() and 400 <= int(str(code)) < 600 else 500
+        status = told if kind is None else kind.status
     message = str(fields.get("message") or default_message or f"HTTP {status}")
     param_text = None if param is None else str(param)
     if kind is not None and kind.status == status:
@@ -292,9 +298,3 @@ def from_wire(status: int | None, error: Mapping[str, object] | str | None, *, d
     failure = ServiceError(message, param=param_text)
     failure.status, failure.code = status, None if code is None else str(code)
     return failure
-
-
-def _status_of(code: object) -> int:
-    """SGLang writes the status into `code`."""
-    text = str(code)
-    return int(text) if text.isdecimal() and 400 <= int(text) < 600 else 500

@@ -132,7 +132,7 @@ async def test_a_gateway_that_stood_still_goes_on(tmp_path: Path) -> None:
     async with ScriptedLane(lambda _: good) as lane, aiohttp.ClientSession() as http:
         config = tmp_path / "config.yaml"
         config.write_text(f"lanes: [{{name: a, kind: url, urls: ['{lane.url}']}}]\n", encoding="utf-8")
-        process = await start_command("--config", str(config))
+        process = await start_command(tmp_path, "--config", str(config))
         try:
             url = (await read_until(process.stderr, r"http://127\.0\.0\.1:\d+")).group()
             await ready(http, url)

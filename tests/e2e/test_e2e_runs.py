@@ -29,7 +29,7 @@ async def gateway(toy_folder: Path, tmp_path: Path) -> AsyncIterator[Gateway]:
 
 
 async def test_three_routes_a_background_run_and_its_cancel(gateway: Gateway) -> None:
-    """One greedy text on all of them, speculated where the plan says so; tools are refused by the engine's name."""
+    """One greedy text on all of them, speculated where planned; a tool that is not there is refused by name."""
     hints: Any = {"outrider": {"drafter": "ngram", "k": 3}}
     async with (
         openai.AsyncOpenAI(base_url=gateway.url + "/v1", api_key="none", max_retries=0) as client,
@@ -55,9 +55,12 @@ async def test_three_routes_a_background_run_and_its_cancel(gateway: Gateway) ->
         assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", 24)
         with pytest.raises(openai.BadRequestError) as caught:
             await client.responses.create(
-                model="toy", input="x", tools=[{"type": "function", "name": "f", "parameters": {}, "strict": False}]
+                model="toy",
+                input="x",
+                tools=[{"type": "function", "name": "f", "parameters": {}, "strict": False}],
+                tool_choice={"type": "function", "name": "g"},
             )
-        assert caught.value.param == "tools"
+        assert caught.value.param == "tool_choice"
         made = await client.responses.create(
             model="toy", input=PROMPT, temperature=0, max_output_tokens=24, background=True
         )

@@ -118,6 +118,8 @@ def test_long_prompts_are_run_at_their_end() -> None:
         ({"temperature": 0, "response_format": {"type": "json_schema"}}, {"grammar": "response_format"}),
         ({"temperature": 0, "response_format": {"type": "text"}}, {}),
         ({"temperature": 0, "regex": "a+"}, {"grammar": "regex"}),
+        ({"temperature": 0, "tool_choice": "required"}, {"grammar": "tool_choice"}),
+        ({"temperature": 0, "tool_choice": "auto"}, {}),
         ({"temperature": 0, "logprobs": True}, {"logprobs": "logprobs"}),
         ({"temperature": 0, "logprobs": 0}, {"logprobs": "logprobs"}),
         ({"temperature": 0, "logprobs": False}, {}),

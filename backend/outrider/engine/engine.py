@@ -64,6 +64,9 @@ class Output:
     equal request that ran in other company. None, unknown, for tokens that rejection chose, which promise only a law,
     and where the model does not compute in float32, whose rounding alone was measured."""
 
+    num_accepted: int | None = None
+    """Draft tokens that were accepted so far; None when nothing is speculated."""
+
     def merged(self, later: Output) -> Output:
         """This output and the one that followed it."""
         return replace(
@@ -202,4 +205,5 @@ class Engine:
         near_ties: tuple[int, ...] | None = None
         if verified.near_ties is not None and self.model.placement.dtype is torch.float32:
             near_ties = tuple(position + depth for depth in verified.near_ties if depth < len(emitted))
-        return replace(self._output(sequence, text, emitted), logprobs=logprobs, near_ties=near_ties)
+        output = self._output(sequence, text, emitted)
+        return replace(output, logprobs=logprobs, near_ties=near_ties, num_accepted=sequence.num_accepted)

@@ -127,6 +127,11 @@ class Sequence:
         )
 
     @property
+    def num_accepted(self) -> int | None:
+        """Draft tokens that were accepted so far; None when the plan is off."""
+        return None if self.drafter is None else sum(i * n for i, n in enumerate(self.histogram))
+
+    @property
     def acceptance(self) -> float:
         """Estimated chance that a draft token is accepted when it is tried; from earlier steps only.
 

@@ -130,7 +130,7 @@ class PolicySet:
         fit = rows
         if features.surfaces:
             fit = _fittest(rows)
-            _refuse_inexact(policy, features, fit)
+            _refuse_inexact(policy, hints, features, fit)
         settled = _plain(fit) if hints.is_off else self._settler.settle(kind, fit, is_run=is_run)
         if settled is None and not hints.is_off:
             # Lanes that must speculate, and with what the workload does not allow: as little as they can.
@@ -163,14 +163,14 @@ def _fittest(rows: list[Row]) -> list[Row]:
     return rows if least == most else [row for row in rows if row.num_missing == least]
 
 
-def _refuse_inexact(policy: WorkloadPolicy, features: Features, fit: Sequence[Row]) -> None:
+def _refuse_inexact(policy: WorkloadPolicy, hints: Hints, features: Features, fit: Sequence[Row]) -> None:
     first = fit[0]
     if first.unserved:
         name = features.surfaces[first.unserved[0]]
         raise InvalidRequest(f"{name}: no lane that is ready serves it; {refusal_shown(first.refusal)}", param=name)
-    if policy.exact and first.inexact:
-        name = features.surfaces[first.inexact[0]]
-        raise InvalidRequest(f"{name}: the workload is exact, and no lane that is ready honours it", param=name)
+    if (policy.exact or hints.exact) and first.inexact:
+        name, who = features.surfaces[first.inexact[0]], "workload" if policy.exact else "request"
+        raise InvalidRequest(f"{name}: the {who} is exact, and no lane that is ready honours it", param=name)
 
 
 def _plain(rows: Sequence[Row]) -> Settled | None:

@@ -214,7 +214,6 @@ def _grammar(body: Mapping[str, Any]) -> str | None:
     form = body.get("response_format")
     if form is not None and (form.get("type") if isinstance(form, dict) else None) not in (None, "text"):
         return "response_format"
-    if body.get("tool_choice") == "required" or isinstance(body.get("tool_choice"), dict):
-        # Lanes keep the answer to the form of a call by a grammar.
+    if body.get("tool_choice") not in (None, "auto", "none"):
         return "tool_choice"
     return next((key for key in ("json_schema", "regex", "ebnf", "structural_tag") if body.get(key)), None)

@@ -61,8 +61,9 @@ class ScriptedLane:
     """`async with ScriptedLane() as lane:` serves on `lane.url` until the block ends, then drops its connections.
 
     `reply` answers the generation routes (default: `default_reply`), `overrides` maps the path of any route to its
-    reply; `load` is merged over `IDLE_LOAD`, None makes `/v1/loads` say nothing. These and `is_ready` may be
-    changed while it serves. An exception in `reply` breaks its connection and is raised again at the block's end.
+    reply, or to what makes one; `load` is merged over `IDLE_LOAD`, None makes `/v1/loads` say nothing. These and
+    `is_ready` may be changed while it serves. An exception in `reply` breaks its connection and is raised again at
+    the block's end.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class ScriptedLane:
         self.info: dict[str, object] = dict(ANY_PLAN)  # merged over what /server_info says
         self.load = load
         self.is_ready = ready
-        self.overrides: dict[str, Reply] = {}
+        self.overrides: dict[str, Reply | Callable[[Recorded], Reply]] = {}
         self.port = port  # 0 until the block begins means any free port
         self.requests: list[Recorded] = []
         self.disconnects: list[Recorded] = []  # those whose client left before the reply ended
@@ -162,7 +163,8 @@ class ScriptedLane:
 
     def _route(self, request: Recorded) -> Reply:
         if request.path in self.overrides:
-            return self.overrides[request.path]
+            found = self.overrides[request.path]
+            return found if isinstance(found, Reply) else found(request)
         match (request.method, request.path):
             case ("POST", "/v1/chat/completions" | "/v1/completions" | "/generate"):
                 return self.reply(request)
