@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JSON_ARG = $(if $(JSON),--json $(JSON))
 
-.PHONY: demo serve test test-sglang sglang-env check bench bench-gateway model format lock clean
+.PHONY: demo serve test test-sglang sglang-env check conformance
+.PHONY: bench bench-policy bench-gateway bench-load model format lock clean
 
 demo: model
 	@$(BIN)/outrider demo
@@ -14,7 +15,7 @@ serve: model
 	@$(BIN)/outrider serve $(ARGS)
 
 test: model
-	$(BIN)/python -m pytest -m "not sglang" $(ARGS)
+	$(BIN)/python -m pytest -m "not sglang and not conformance" $(ARGS)
 
 # Real SGLang on a CPU: its environment (1.5 GB, some minutes, once), and the tests of lanes that need it.
 sglang-env: $(READY)
@@ -25,11 +26,24 @@ test-sglang: model
 	-@$(BIN)/outrider lanes env
 	$(BIN)/python -m pytest -m sglang tests/sglang tests/contract tests/e2e $(ARGS)
 
+# Other makers' checkers of protocols, in an environment that is built first (once), and openai-python's own tests.
+# Where it cannot be built they are skipped, and say so.
+conformance: model
+	-@PYTHONPATH=tests $(BIN)/python -m conformance.environment
+	$(BIN)/python -m pytest -m conformance -rs tests/conformance $(ARGS)
+
 bench: model
-	@$(BIN)/outrider bench engine --suite policy $(JSON_ARG) $(ARGS)
+	@$(BIN)/outrider bench engine --suite tasks $(JSON_ARG) $(ARGS)
+
+bench-policy: model
+	@$(BIN)/outrider bench policy $(JSON_ARG) $(ARGS)
 
 bench-gateway: $(READY)
 	@$(BIN)/outrider bench gateway $(JSON_ARG) $(ARGS)
+
+# A thousand streams through one gateway; a soak: ARGS="--minutes 10".
+bench-load: $(READY)
+	@$(BIN)/outrider bench load $(JSON_ARG) $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .

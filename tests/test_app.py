@@ -17,11 +17,12 @@ import pytest
 from aiohttp import web
 
 from gateway.world import CHAT, MESSAGES, eventually, world
-from outrider.app import build, run, serving
-from outrider.config import Config, LaneSection, PolicySection, ServerSection
+from outrider.app import build, looking_after, run, serving
+from outrider.config import Config, LaneSection, PolicySection, ServerSection, UrlSection
 from outrider.core import LaneState
-from outrider.dispatch.learning import LearningStore
+from outrider.dispatch.learning import LearningStore, learning_key
 from outrider.errors import ConfigError, PolicyError
+from outrider.policy.learning import Learner
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.scripted import ScriptedLane
 from outrider.runtimes.scripted_replies import Fault, Reply
@@ -240,11 +241,13 @@ def is_alive(pid):
     return True
 
 
-async def start_command(*arguments):
+async def start_command(cache, *arguments):
+    """With a cache folder of its own, where it keeps runs."""
     command = [sys.executable, "-m", "outrider", "serve", "--port", "0", *arguments]
     return await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"OUTRIDER_CACHE": str(cache)},
+    )  # fmt: skip
 
 
 async def read_until(stream, pattern):
@@ -258,9 +261,9 @@ async def read_until(stream, pattern):
     return match
 
 
-async def test_the_command_shows_a_failing_lane_and_ends_on_ctrl_c():
+async def test_the_command_shows_a_failing_lane_and_ends_on_ctrl_c(tmp_path):
     """The gateway is up while its lane fails, says why, and leaves no process behind."""
-    process = await start_command("--model", "/no/such/model")
+    process = await start_command(tmp_path, "--model", "/no/such/model")
     url = (await read_until(process.stderr, r"http://127\.0\.0\.1:\d+")).group()
     async with aiohttp.ClientSession() as http:
         async with http.get(url + "/health") as response:
@@ -272,6 +275,7 @@ async def test_the_command_shows_a_failing_lane_and_ends_on_ctrl_c():
     process.send_signal(signal.SIGINT)
     await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 0
+    assert (tmp_path / "runs.sqlite").is_file()
     await eventually(lambda: not any(map(is_alive, children)))
 
 
@@ -279,7 +283,7 @@ async def test_a_wrong_configuration_is_one_line(tmp_path):
     """No traceback, and a status that is not zero."""
     path = tmp_path / "config.yaml"
     path.write_text("server: {prot: 1}\n")
-    process = await start_command("--config", str(path))
+    process = await start_command(tmp_path, "--config", str(path))
     _, stderr = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode != 0
     assert b"server.prot" in stderr and b"Traceback" not in stderr
@@ -319,4 +323,19 @@ async def test_what_is_learnt_is_kept_over_a_restart(tmp_path):
     assert counts == [1, 2]
     store = LearningStore(path)
     assert len(list(store.records())) == 2
+    store.close()
+
+
+async def test_looking_after_lanes_leaves_what_was_learnt_alone(tmp_path):
+    """It decides nothing, and may run beside the gateway that learns."""
+    path = tmp_path / "learnt.sqlite"
+    lanes = (UrlSection(name="a", kind="url", urls=("http://127.0.0.1:9",)),)
+    settings = Config(policy=PolicySection(learning=path), lanes=lanes)
+    key, learner = learning_key(settings), Learner()
+    learner.ledger("code").num_decided = 5
+    store = LearningStore(path)
+    await store.save(learner, key)
+    async with looking_after(settings, has_processes=False) as gateway:
+        assert len(gateway.pool.lanes) <= 1
+    assert store.load(key).ledgers["code"].num_decided == 5
     store.close()

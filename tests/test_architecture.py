@@ -35,9 +35,11 @@ ALLOWED = {
     "training": {"engine", "speculation", "policy.plan", "core", "errors"},
     "runtimes": {"policy.plan", "core", "errors", "telemetry", "config", "profiles"},
     "dispatch": {"policy", "runtimes", "core", "errors", "telemetry", "config"},
+    "runs": {"core", "errors", "config"},
     # The gateway relays a lane's bytes, so it knows how lanes write them; it opens no lane itself.
     "gateway": {
         "dispatch",
+        "runs",
         "core",
         "errors",
         "telemetry",
@@ -54,6 +56,7 @@ FENCES = {
     "torch": {"engine", "speculation", "training", "cli", "sglang_plugin"},
     "matplotlib": {"training/plots"},
     "sglang": {"sglang_plugin"},
+    "sqlalchemy": {"runs/store"},
     "yaml": {"config", "policy/loader", "workloads"},
     "aiohttp.web": {"gateway", "engine/server", "app", "cli/bench/servers"},
     "transformers": {"cli/bench/hugging_face"},

@@ -33,11 +33,13 @@ def test_two_keys_of_one_name_are_refused(monkeypatch):
         load_keys(AuthSection(keys=(KeySection(name="admin", sha256=digest("a")),)))
 
 
-@pytest.mark.parametrize("text", ["", "- {name: a, key: hunter2}", "- hunter2", "- {name: a, sha256: hunter2}"])
+@pytest.mark.parametrize(
+    "text", ["", "- {name: a, key: hunter2}", "- hunter2", "- {name: a, sha256: hunter2}", "- hunter2 \udcff"]
+)
 def test_a_wrong_key_file_is_named_and_its_values_are_not_shown(tmp_path, text):
     """What stands in the wrong place may be the secret."""
     file = tmp_path / "keys.yaml"
-    file.write_text(text)
+    file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ConfigError) as caught:
         load_keys(AuthSection(keys_file=file))
     assert str(file) in caught.value.message and "hunter2" not in caught.value.message

@@ -56,6 +56,33 @@ def test_more_rows_and_context_never_cost_less(num_sequences: int, extra: int, c
     assert costs.at(num_sequences, rows, context + 10) >= costs.at(num_sequences, rows, context)
 
 
+cells = st.floats(1e-3, 1.0)
+noisy = st.lists(
+    st.lists(st.lists(cells, min_size=2, max_size=2), min_size=3, max_size=3), min_size=2, max_size=2
+).map(lambda round_s: table(widths=(1, 4, 6), round_s=round_s))
+
+
+@given(noisy, st.integers(1, 12), st.floats(1, 40), st.floats(0, 1e5), st.floats(0, 10), st.floats(0, 1e4))
+def test_a_noisy_table_ascends_all_the_same(
+    costs: CostTable, count: int, width: float, context: float, wider: float, longer: float
+) -> None:
+    """Whatever was measured, more of anything never costs less, within the points and beyond them."""
+    seconds = costs.at(count, count * width, context)
+    for more in ((count, count * (width + wider), context), (count, count * width, context + longer)):
+        assert costs.at(*more) >= seconds * (1 - 1e-9)
+    assert costs.at(count + 1, (count + 1) * width, context) >= seconds * (1 - 1e-9)
+    assert seconds >= costs.round_s[0][0][0] * (1 - 1e-9)
+
+
+@given(noisy)
+def test_no_point_is_taken_for_cheaper_than_it_was_measured(costs: CostTable) -> None:
+    """Noise is corrected upwards, and what was measured stands in the table still."""
+    for i, count in enumerate(costs.num_sequences):
+        for j, width in enumerate(costs.widths):
+            for k, context in enumerate(costs.contexts):
+                assert costs.at(count, count * width, context) >= costs.round_s[i][j][k] * (1 - 1e-9)
+
+
 def test_the_json_form_comes_back() -> None:
     """Written and read, it is the same table."""
     assert CostTable.model_validate_json(table().model_dump_json()) == table()
@@ -67,6 +94,7 @@ def test_the_json_form_comes_back() -> None:
         ({"version": 2}, "version"),
         ({"widths": (6, 1)}, "widths must ascend"),
         ({"round_s": [[[1, 2]]]}, "shape"),
+        ({"round_s": [[[10, 20], [15, 25]], [[0, 60], [80, 120]]]}, "greater than 0"),
         ({"extra": 1}, "extra"),
     ],
 )

@@ -40,8 +40,8 @@ def test_every_error_that_the_sdk_raises_is_public() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """The lazy namespace fails like any other."""
-    with pytest.raises(AttributeError, match="no attribute 'Client'"):
-        _ = outrider.Client
+    with pytest.raises(AttributeError, match="no attribute 'Klient'"):
+        _ = outrider.Klient
 
 
 def test_importing_is_cheap() -> None:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
         ConnectionFailed,
         ConnectionTimeout,
         ContextLengthExceeded,
+        DeadlineExceeded,
+        Forbidden,
+        GatewayStopped,
         InternalError,
         InvalidRequest,
         LaneFailed,
@@ -24,67 +27,133 @@ if TYPE_CHECKING:
         OutriderError,
         QueueFull,
         QueueTimeout,
+        RateLimited,
         Rejected,
         RequestError,
+        RequestTimeout,
         RouteNotFound,
+        RunNotFound,
         ServiceError,
+        StoreUnavailable,
+        TurnLimitReached,
+        Unauthorized,
         UnsupportedMediaType,
     )
+    from outrider.sdk.agent import Agent, AgentResult, Turn
+    from outrider.sdk.blocking import BlockingStream, Client
     from outrider.sdk.client import AsyncClient
-    from outrider.sdk.results import ChatResult, Finished, Model, OtherDelta, StreamEvent, TextDelta, Usage
+    from outrider.sdk.options import CallOptions, ClientOptions, ConnectionLimits, Timeouts
+    from outrider.sdk.phase import Phase, Situation, guess_phase
+    from outrider.sdk.request import CallFields, ChatFields, HintFields
+    from outrider.sdk.results import (
+        ChatResult,
+        Finished,
+        Head,
+        OtherDelta,
+        RawResponse,
+        Response,
+        StreamEvent,
+        TextDelta,
+    )
+    from outrider.sdk.runs import Runs
+    from outrider.sdk.session import Session
     from outrider.sdk.stream import ChatStream, StreamState
+    from outrider.sdk.tool import Tool, ToolAnswer
+    from outrider.sdk.wire import FunctionCall, Message, Model, OutputItem, ResponseUsage, Run, ToolCall, Usage
 
 __all__ = [
     "APIError",
+    "Agent",
+    "AgentResult",
     "AsyncClient",
+    "BlockingStream",
     "BodyTooLarge",
+    "CallFields",
+    "CallOptions",
+    "ChatFields",
     "ChatResult",
     "ChatStream",
+    "Client",
+    "ClientOptions",
     "ConnectionFailed",
+    "ConnectionLimits",
     "ConnectionTimeout",
     "ContextLengthExceeded",
     "DeadlineExceeded",
     "Finished",
     "Forbidden",
+    "FunctionCall",
+    "GatewayStopped",
+    "Head",
+    "HintFields",
     "Hints",
     "InternalError",
     "InvalidRequest",
     "LaneFailed",
     "LaneUnavailable",
+    "Message",
     "MethodNotAllowed",
     "Model",
     "ModelNotFound",
     "Observed",
     "OtherDelta",
+    "OutputItem",
     "OutriderError",
+    "Phase",
     "QueueFull",
     "QueueTimeout",
     "RateLimited",
+    "RawResponse",
     "Rejected",
     "Report",
     "RequestError",
     "RequestTimeout",
+    "Response",
+    "ResponseUsage",
     "RouteNotFound",
+    "Run",
+    "RunNotFound",
+    "Runs",
     "ServiceError",
+    "Session",
+    "Situation",
+    "StoreUnavailable",
     "StreamEvent",
     "StreamState",
     "TextDelta",
+    "Timeouts",
+    "Tool",
+    "ToolAnswer",
+    "ToolCall",
+    "Turn",
+    "TurnLimitReached",
     "Unauthorized",
     "UnsupportedMediaType",
     "Usage",
     "WirePlan",
     "__version__",
+    "guess_phase",
 ]
 
 # Names are loaded at first use: the HTTP client alone takes longer than the start of the command line may.
-_HOMES = ("outrider.errors", "outrider.core", "outrider.sdk.results", "outrider.sdk.stream", "outrider.sdk.client")
+_HOMES = (
+    "outrider.errors",
+    "outrider.core",
+    *(
+        f"outrider.sdk.{name}"
+        for name in (
+            "wire", "results", "options", "stream", "client", "request", "runs", "blocking", "phase", "session",
+            "tool", "agent",
+        )
+    ),
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
         for home in _HOMES:
             module = importlib.import_module(home)
-            if hasattr(module, name):
+            if name in vars(module):
                 return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

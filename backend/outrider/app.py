@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import ssl
@@ -20,6 +21,7 @@ from outrider.config import (
     LaneSection,
     ServerSection,
     SGLangSection,
+    TracingSection,
     UrlSection,
     cache_dir,
     inherited_environment,
@@ -34,6 +36,7 @@ from outrider.dispatch.keys import KeyRing
 from outrider.dispatch.learning import LearningStore, kept, learning_key
 from outrider.errors import ConfigError, SetupError
 from outrider.gateway.access import guard
+from outrider.gateway.background import opened
 from outrider.gateway.boundary import add_headers, boundary
 from outrider.gateway.routes import Routes
 from outrider.policy.loader import Source
@@ -41,18 +44,19 @@ from outrider.policy.reload import PolicyFiles
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.launch import engine_launch, sglang_launch
-from outrider.runtimes.load import LaneWatch
+from outrider.runtimes.load import LaneWatch, log_failure
 from outrider.runtimes.pool import Pool
 from outrider.runtimes.process import Log
 from outrider.runtimes.roll import Roll
 from outrider.runtimes.supervisor import Supervisor
+from outrider.telemetry.lag import lag_measured
 from outrider.telemetry.metrics import Metrics
+from outrider.telemetry.tracing import Tracing, tracing_to
 
 logger = logging.getLogger(__name__)
 
 #: Cancelled handlers get this long to unwind.
 _UNWIND_S = 0.25
-_LAG_INTERVAL_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -119,18 +123,30 @@ def build(
     directory = config.policy.directory or packaged_data("policies")
     files = PolicyFiles(Source([directory], config.policy.default, env=inherited_environment()), learner)
     dispatcher = Dispatcher(admission, pool, client, files, metrics, on_outcome)
-    dispatcher.store = store
-    keys = KeyRing(load_keys(config.auth), time.monotonic())
+    dispatcher.store, dispatcher.tracing = store, _tracing(config.tracing)
+    keys = KeyRing(load_keys(config.auth), time.monotonic(), may_change=config.auth.keys_file is not None)
     gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
     app = web.Application(middlewares=[boundary(metrics), guard(keys)], client_max_size=config.server.max_body_bytes)
-    Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload).add_to(app.router)
+    runs = opened(config, dispatcher, pool, keys)
+    Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload, background=runs).add_to(app.router)
     app[GATEWAY] = gateway
     app.on_response_prepare.append(add_headers)
-    app.cleanup_ctx.extend([_client_open, _lanes_running, _loop_watched])
+    app.cleanup_ctx.extend([_traced, _client_open, _lanes_running, lambda _: lag_measured(metrics)])
+    if runs is not None:
+        app.cleanup_ctx.append(runs.running)
     if store is not None:
         app.cleanup_ctx.append(lambda _: kept(store, files.learner, learning_key(config)))
     return app
+
+
+def _tracing(section: TracingSection) -> Tracing | None:
+    if section.endpoint is None:
+        return None
+    try:
+        return tracing_to(section.endpoint, section.sampled)
+    except ImportError as error:
+        raise ConfigError("tracing.endpoint needs the packages of outrider[tracing]") from error
 
 
 def _supervisor(section: LaneSection | SGLangSection, metrics: Metrics) -> Supervisor:
@@ -154,11 +170,13 @@ def located(model: str) -> str:
 
 @asynccontextmanager
 async def looking_after(config: Config, *, has_processes: bool = True) -> AsyncIterator[Gateway]:
-    """The lanes of a configuration for the block, without the HTTP edge; those that we launch only when asked."""
+    """The lanes of a configuration for the block, without HTTP edge and runs; those we launch only when asked."""
     lanes = config.lanes if has_processes else tuple(one for one in config.lanes if isinstance(one, UrlSection))
     if not lanes:
         raise ConfigError("the configuration has no lane of the kind url")
-    app = build(config.model_copy(update={"lanes": lanes}))
+    # Nothing is learnt or kept here, so that what a gateway has learnt must not be replaced by it.
+    policy = config.policy.model_copy(update={"learning": None})
+    app = build(config.model_copy(update={"lanes": lanes, "policy": policy, "runs": Config().runs}))
     app.freeze()
     try:
         await app.startup()
@@ -179,32 +197,17 @@ async def _lanes_running(app: web.Application) -> AsyncIterator[None]:
     jobs += [LaneWatch(lane, gateway.client).run() for lane in gateway.pool.lanes]
     tasks = [asyncio.create_task(job) for job in jobs]
     for task in tasks:
-        task.add_done_callback(_log_failure)
+        task.add_done_callback(log_failure)
     yield
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _loop_watched(app: web.Application) -> AsyncIterator[None]:
-    """Measure how late the event loop is."""
-    metrics = app[GATEWAY].metrics
-
-    async def watch() -> None:
-        while True:
-            due_s = time.monotonic() + _LAG_INTERVAL_S
-            await asyncio.sleep(_LAG_INTERVAL_S)
-            metrics.loop_lagged(max(time.monotonic() - due_s, 0.0))
-
-    task = asyncio.create_task(watch())
+async def _traced(app: web.Application) -> AsyncIterator[None]:
     yield
-    task.cancel()
-    await asyncio.wait([task])
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("a lane is not looked after any more", exc_info=error)
+    if (tracing := app[GATEWAY].dispatcher.tracing) is not None:
+        await tracing.close()
 
 
 @asynccontextmanager
@@ -284,6 +287,7 @@ async def run(config: Config, *, on_ready: Callable[[Gateway], Coroutine[None, N
                 gateway.stop_at_once()
             stop.set()
 
+        gc.freeze()  # what is there from the start stays, and need not be looked at again
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, on_signal)

@@ -52,6 +52,8 @@ class AdmissionSection(Section):
     queue_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     request_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """Deadline of requests that bring none."""
+    max_retries: Annotated[int, Field(ge=0, le=5)] = 1
+    """How often a request is sent again, when its lane failed or was full and nothing of the answer was delivered."""
     shares: Mapping[Priority, Annotated[float, Field(gt=0)]] = _SHARES
     """Places that waiting requests of each priority get, in proportion; one that is left out has 1."""
 
@@ -96,6 +98,31 @@ class PolicySection(Section):
     """SQLite file of what is learnt, kept over restarts, and of the last requests; None: no file."""
 
 
+class RunsSection(Section):
+    """Durable runs and stored responses."""
+
+    url: str | None = None
+    """SQLAlchemy URL of an asynchronous driver, such as `sqlite+aiosqlite:////var/lib/outrider/runs.sqlite` or
+    `postgresql+asyncpg://...`; None: nothing is kept, but that `outrider serve` takes a file in the cache folder."""
+    keep_s: Annotated[float, Field(gt=0)] = 24 * 3600.0
+    """How long a run is kept after its end, and how long it may wait for its beginning."""
+    max_open: Annotated[int, Field(ge=1)] = 1024
+    """Runs of this process that have not ended; those that wait for a lane again are among them."""
+    lease_s: Annotated[float, Field(gt=0)] = 10.0
+    """A process that says nothing for so long has lost its runs to the others."""
+    timeout_s: Annotated[float, Field(gt=0)] = 5.0
+    """How long the store may take for one operation, waiting for a lock included."""
+
+
+class TracingSection(Section):
+    """Traces of requests for an OpenTelemetry collector; needs the packages of `outrider[tracing]`."""
+
+    endpoint: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    """Where OTLP over HTTP is taken, such as http://127.0.0.1:4318/v1/traces; None: nothing is traced."""
+    sampled: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of requests that are traced, among those whose caller has not decided it."""
+
+
 class Config(Section):
     """The whole file."""
 
@@ -103,6 +130,8 @@ class Config(Section):
     admission: AdmissionSection = AdmissionSection()
     auth: AuthSection = AuthSection()
     policy: PolicySection = PolicySection()
+    runs: RunsSection = RunsSection()
+    tracing: TracingSection = TracingSection()
     lanes: Annotated[tuple[AnyLane, ...], Field(min_length=1)] = (LaneSection(),)
 
 
@@ -137,6 +166,8 @@ def _read(path: Path, kind: type[_T]) -> _T:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {str(error).replace(chr(10), ' ')}") from error
     try:

@@ -29,7 +29,12 @@ MAX_K = 16
 
 
 class Hints(BaseModel):
-    """The request's `"outrider": {...}` object. Unknown keys are refused: a typo must not be ignored."""
+    """The request's `"outrider": {...}` object. Unknown keys are refused: a typo must not be ignored.
+
+    Example::
+
+        hints = Hints(task="code", drafter="ngram", k=4)
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -44,8 +49,12 @@ class Hints(BaseModel):
     """Fix the number of draft tokens per step; 0 means no speculation."""
     off: bool = False
     """No speculation for this request, whatever the policy says."""
+    exact: bool = False
+    """Refuse the request when no lane honours all of its sampling exactly, whatever the policy says."""
     verbose: bool = False
     """Report the policy's inputs too."""
+    background: bool = False
+    """Answer at once with an id, and keep what comes for whoever asks for it later."""
 
     @model_validator(mode="after")
     def _agree(self) -> Hints:
@@ -85,7 +94,12 @@ class Observed(BaseModel):
 
 
 class Report(BaseModel):
-    """The answer's `outrider` object: what was asked, what ran, what happened, and why."""
+    """The answer's `outrider` object: what was asked, what ran, what happened, and why.
+
+    Example::
+
+        print(report.effective.drafter, report.observed and report.observed.accept_length, report.reasons)
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -267,6 +281,8 @@ class Outcome:
     num_prompt_tokens: int = 0
     """An estimate; 0 when the request ended before anything was decided."""
     num_completion_tokens: int | None = None
+    text: str | None = None
+    """Of an answer that came whole, for what can be learnt of it at its end; never kept."""
     first_event_s: float | None = None
     """Seconds from arrival to the first event relayed."""
     total_s: float = 0.0

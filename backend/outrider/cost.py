@@ -6,6 +6,7 @@ import platform
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,8 @@ VERSION = 1
 #: Draft tokens of the proposals that are timed.
 DRAFTED = 4
 
+#: How far beyond the last point of an axis its last slope is followed, in lengths of its last interval.
+_FAR = 1e4
 Axis = Annotated[tuple[int, ...], Field(min_length=1)]
 
 
@@ -52,7 +55,8 @@ class CostTable(BaseModel):
     num_sequences: Axis
     widths: Axis
     contexts: Axis
-    round_s: tuple[tuple[tuple[float, ...], ...], ...]
+    round_s: tuple[tuple[tuple[Annotated[float, Field(gt=0)], ...], ...], ...]
+    """As measured. Noise may let it fall along an axis; what `at` gives never does."""
     draft_s: dict[str, float]
     """Seconds of one proposal of `DRAFTED` tokens, by drafter."""
     drafters: dict[str, DraftCost] = {}
@@ -78,23 +82,45 @@ class CostTable(BaseModel):
             raise ValueError(f"round_s must have the shape {shape}")
         return self
 
+    @cached_property
+    def _axes(self) -> tuple[tuple[float, ...], ...]:
+        """With a far point each, so that what is beyond the last one lies between two."""
+        axes = (self.num_sequences, self.widths, self.contexts)
+        return tuple((*axis, _follow(axis[-1], axis[-2])) if len(axis) > 1 else axis for axis in axes)
+
+    @cached_property
+    def _cells(self) -> dict[tuple[int, ...], float]:
+        """Seconds at the points of `_axes`, none below one before it: noise is evened out upwards."""
+        cells: dict[tuple[int, ...], float] = {}
+        for index in product(*(range(len(axis)) for axis in self._axes)):
+            before = [(*index[:a], i - 1, *index[a + 1 :]) for a, i in enumerate(index) if i]
+            cells[index] = max([self._measured(index), *(cells[other] for other in before)])
+        return cells
+
+    def _measured(self, index: tuple[int, ...]) -> float:
+        """Seconds at a point of `_axes` as measured, at a far one by the last slope."""
+        for a, axis in enumerate((self.num_sequences, self.widths, self.contexts)):
+            if index[a] == len(axis):
+                last, before = (self._measured((*index[:a], len(axis) - i, *index[a + 1 :])) for i in (1, 2))
+                return _follow(last, before)
+        i, j, k = index
+        return self.round_s[i][j][k]
+
     def at(self, num_sequences: int, num_rows: float, context: float) -> float:
-        """Seconds of a round, by linear interpolation; beyond the last point of an axis, by its last slope."""
-        places = (
-            _place(self.num_sequences, num_sequences),
-            _place(self.widths, num_rows / max(num_sequences, 1)),
-            _place(self.contexts, context),
+        """Seconds of a round, above 0: linear between points, and beyond the last one of an axis by its last slope.
+
+        More sequences of one width, rows or context never cost less.
+        """
+        cells = self._cells
+        of_sequences, of_width, of_context = map(
+            _beside, self._axes, (num_sequences, num_rows / max(num_sequences, 1), context)
         )
         seconds = 0.0
-        for corner in product((0, 1), repeat=3):
-            weight = 1.0
-            index = []
-            for side, place in zip(corner, places, strict=True):
-                weight *= place.share if side else 1.0 - place.share
-                index.append(place.upper if side else place.lower)
-            if weight:
-                seconds += weight * self.round_s[index[0]][index[1]][index[2]]
-        return max(seconds, 0.0)
+        for i, share in of_sequences:
+            for j, share_of_width in of_width:
+                for k, share_of_context in of_context:
+                    seconds += share * share_of_width * share_of_context * cells[i, j, k]
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +146,20 @@ class ClosedCost:
         return self.step_s * (1 + self.row * (num_rows - 1) + self.slope * max(0.0, num_rows / self.knee - 1))
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a value lies between two neighbouring points of an axis; the share of the upper may exceed 1."""
-
-    lower: int
-    upper: int
-    share: float
+def _follow(last: float, before: float) -> float:
+    """The value at an axis's far point, by its last two points."""
+    return last + _FAR * (last - before)
 
 
-def _place(axis: Sequence[int], value: float) -> _Place:
-    if len(axis) == 1 or value <= axis[0]:
-        return _Place(0, 0, 0.0)
-    lower = min(bisect_right(axis, value), len(axis) - 1) - 1
-    return _Place(lower, lower + 1, (value - axis[lower]) / (axis[lower + 1] - axis[lower]))
+def _beside(axis: Sequence[float], value: float) -> tuple[tuple[int, float], ...]:
+    """The points beside a value, with their shares in it."""
+    if value <= axis[0]:
+        return ((0, 1.0),)
+    if value >= axis[-1]:
+        return ((len(axis) - 1, 1.0),)
+    lower = bisect_right(axis, value) - 1
+    share = (value - axis[lower]) / (axis[lower + 1] - axis[lower])
+    return ((lower, 1.0 - share), (lower + 1, share)) if share else ((lower, 1.0),)
 
 
 def cpu_name() -> str:

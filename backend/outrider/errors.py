@@ -8,6 +8,7 @@ OutriderError
 │   ├── Forbidden                403 forbidden
 │   ├── ModelNotFound            404 model_not_found
 │   ├── RouteNotFound            404 route_not_found
+│   ├── RunNotFound              404 run_not_found
 │   ├── MethodNotAllowed         405 method_not_allowed
 │   ├── BodyTooLarge             413 body_too_large
 │   ├── UnsupportedMediaType     415 unsupported_media_type
@@ -19,10 +20,13 @@ OutriderError
 │   ├── RateLimited              429 rate_limit_exceeded
 │   ├── DeadlineExceeded         504 deadline_exceeded
 │   ├── LaneUnavailable          503 lane_unavailable
+│   ├── StoreUnavailable         503 store_unavailable
+│   ├── GatewayStopped           503 gateway_stopped
 │   ├── LaneFailed               502 lane_failed
 │   └── InternalError            500 internal_error
 ├── ConnectionFailed             the SDK could not reach the server
 │   └── ConnectionTimeout        the SDK waited too long
+├── TurnLimitReached             an agent had no answer after its last turn
 └── SetupError                   the operator must change something; one line, no traceback
     ├── ConfigError              configuration file or environment
     ├── PolicyError              policy file: file, line, column, expected
@@ -59,20 +63,12 @@ class APIError(OutriderError):
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.param = param
-        self.request_id = request_id
-        self.retry_after_s = retry_after_s
+        self.param, self.request_id, self.retry_after_s = param, request_id, retry_after_s
 
     def to_wire(self) -> dict[str, dict[str, str | None]]:
         """The body `{"error": {message, type, param, code}}`; `param` and `code` are null when unknown."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.error_type,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
+        fields = {"message": self.message, "type": self.error_type, "param": self.param, "code": self.code}
+        return {"error": fields}
 
 
 class RequestError(APIError):
@@ -121,6 +117,13 @@ class RouteNotFound(RequestError):
 
     status = 404
     code = "route_not_found"
+
+
+class RunNotFound(RequestError):
+    """No such run or response, or it has expired, or it is another tenant's."""
+
+    status = 404
+    code = "run_not_found"
 
 
 class MethodNotAllowed(RequestError):
@@ -205,6 +208,20 @@ class LaneUnavailable(ServiceError):
     code = "lane_unavailable"
 
 
+class StoreUnavailable(ServiceError):
+    """The store of runs cannot be read or written: it is full, locked or away."""
+
+    status = 503
+    code = "store_unavailable"
+
+
+class GatewayStopped(ServiceError):
+    """The gateway stopped while it was answering; what came until then stands."""
+
+    status = 503
+    code = "gateway_stopped"
+
+
 class LaneFailed(ServiceError):
     """The lane died, broke the protocol or aborted the request on its own."""
 
@@ -228,6 +245,10 @@ class ConnectionTimeout(ConnectionFailed):
     """The SDK's own timeout passed."""
 
 
+class TurnLimitReached(OutriderError):
+    """An agent had no answer after as many turns as it may take; its session holds them."""
+
+
 class SetupError(OutriderError):
     """The operator must change something; printed as one line."""
 
@@ -244,14 +265,12 @@ class ModelError(SetupError):
     """Model files are missing, damaged, of another architecture, or cannot be written."""
 
 
-_BY_CODE: Mapping[str, type[APIError]] = {
+_BY_CODE: Mapping[str, type[APIError]] = {"invalid_request": InvalidRequest} | {
     str(kind.code): kind
-    for kind in (
-        InvalidRequest, ContextLengthExceeded, ModelNotFound, RouteNotFound, MethodNotAllowed, BodyTooLarge,
-        UnsupportedMediaType, Unauthorized, Forbidden, QueueFull, QueueTimeout, RequestTimeout, RateLimited,
-        DeadlineExceeded, LaneUnavailable, LaneFailed, InternalError,
-    )
-}  # fmt: skip
+    for base in (RequestError, ServiceError)
+    for kind in base.__subclasses__()
+    if "code" in vars(kind)
+}
 
 
 def from_wire(status: int | None, error: Mapping[str, object] | str | None, *, default_message: str = "") -> APIError:
@@ -261,11 +280,12 @@ def from_wire(status: int | None, error: Mapping[str, object] | str | None, *, d
     An error inside a stream has no status (None): its code decides, and one that says nothing is a 500.
     """
     fields: Mapping[str, object] = error if isinstance(error, Mapping) else {"message": error}
-    param = fields.get("param")
-    code = fields.get("code")
+    param, code = fields.get("param"), fields.get("code")
     kind = _BY_CODE.get(str(code))
     if status is None:
-        status = kind.status if kind is not None else _status_of(code)
+        # SGLang writes the status into `code`.
+        told = int(str(code)) if str(code).isdecimal() and 400 <= int(str(code)) < 600 else 500
+        status = told if kind is None else kind.status
     message = str(fields.get("message") or default_message or f"HTTP {status}")
     param_text = None if param is None else str(param)
     if kind is not None and kind.status == status:
@@ -276,12 +296,5 @@ def from_wire(status: int | None, error: Mapping[str, object] | str | None, *, d
             return known(message, param=param_text)
         return Rejected(message, status=status, code=None if code is None else str(code), param=param_text)
     failure = ServiceError(message, param=param_text)
-    failure.status = status
-    failure.code = None if code is None else str(code)
+    failure.status, failure.code = status, None if code is None else str(code)
     return failure
-
-
-def _status_of(code: object) -> int:
-    """SGLang writes the status into `code`."""
-    text = str(code)
-    return int(text) if text.isdecimal() and 400 <= int(text) < 600 else 500

@@ -6,8 +6,8 @@ import pytest
 from bench_samples import sample
 
 from outrider.cli.bench.aims import Aim, aims, batch_gain
-from outrider.cli.bench.measure import BatchSample, Results
-from outrider.cli.bench.samples import SETTING_OFF, Sample, Setting
+from outrider.cli.bench.measure import Results
+from outrider.cli.bench.samples import SETTING_OFF, BatchSample, Sample, Setting
 from outrider.engine.anatomy import Anatomy
 
 

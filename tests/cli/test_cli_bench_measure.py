@@ -21,6 +21,8 @@ from outrider.cli.bench.measure import (
 from outrider.cli.bench.ours import EngineArm, plan_of, spoilt
 from outrider.cli.bench.samples import SETTING_OFF, Case, Sample, Setting
 from outrider.cli.bench.visits import Visit
+from outrider.engine.drafters.layer_skip import LayerSet, Worth, write_layer_set
+from outrider.engine.profile import layers_path
 
 CASE = Case("toy", "edit", "ABCDABCDAB", 0.0, 40)
 DRAFTERS = [Setting("ngram", 3), Setting("suffix", 3), Setting("layer_skip", 2), Setting("prediction", 6)]
@@ -129,3 +131,16 @@ def test_a_step_is_taken_apart(ours: EngineArm) -> None:
     measure_step(ours, CASE, Clock(1.0, quiet), results)
     assert results.anatomy is not None and results.anatomy.read_s > 0
     assert 0 <= results.anatomy.python_share < 1
+
+
+def test_the_layers_that_the_profile_found_are_skipped(
+    toy_folder: Path, ours: EngineArm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is a stored set; else the default one."""
+    monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path))
+    path = layers_path(toy_folder, tmp_path)
+    path.parent.mkdir(parents=True)
+    worth = Worth(k=2, accept_length=1.5, speedup=1.25, step_cost=0.5, num_tokens=9)
+    write_layer_set(path, LayerSet(num_layers=ours.engine.model.config.num_layers, skip=(), worth=worth))
+    default, stored = (arm.engine.drafters.info["layer_skip"] for arm in (ours, EngineArm(toy_folder)))
+    assert default["worth"] is None and stored["worth"]["speedup"] == 1.25

@@ -7,9 +7,18 @@ from dataclasses import replace
 import pytest
 from bench_samples import sample
 
-from outrider.cli.bench.measure import BatchSample, Results
-from outrider.cli.bench.report import agreement_rows, as_table, batch_rows, drafter_rows, group_rows, parts, shown
-from outrider.cli.bench.samples import SETTING_OFF, Samples, Setting
+from outrider.cli.bench.measure import Results
+from outrider.cli.bench.report import (
+    agreement_rows,
+    as_table,
+    batch_rows,
+    drafter_rows,
+    group_rows,
+    parts,
+    shown,
+    task_rows,
+)
+from outrider.cli.bench.samples import SETTING_OFF, BatchSample, Samples, Setting
 from outrider.engine.anatomy import Anatomy
 
 
@@ -33,9 +42,9 @@ def test_drafters_are_listed_by_k_with_the_best_marked() -> None:
         )
     )  # fmt: skip
     assert [(row["drafter"], row["k"], row["best"], row["same text"]) for row in rows] == [
-        ("ngram", 3, True, True),
-        ("ngram", 6, False, True),
-        ("suffix", 3, True, False),
+        ("ngram", 3, True, "1 of 1"),
+        ("ngram", 6, False, "1 of 1"),
+        ("suffix", 3, True, "0 of 1"),
     ]
     assert rows[0]["accept length"] == pytest.approx(1 + 9 / 12)
     assert rows[0]["/ off"] == pytest.approx(1.5)
@@ -85,10 +94,10 @@ def test_an_interrupted_run_shows_what_it_has() -> None:
         "a step without speculation", "its operators, milliseconds a step", "aims",
     ]  # fmt: skip
     results = [row["result"] for row in tables["aims"]]
-    assert (results[0], results[1], results[-1]) == ("missed", "not measured", "met")
+    assert (results[0], results[1], results[-1]) == ("MISSED", "not measured", "met")
 
 
-def test_the_policys_table_pools_prompts_by_the_median_of_their_rounds() -> None:
+def test_the_table_by_task_pools_prompts_by_the_median_of_their_rounds() -> None:
     """A slow round among three does not count; texts are compared round by round."""
     measured = []
     for number, speed in enumerate((10.0, 10.0, 1.0)):
@@ -99,4 +108,25 @@ def test_the_policys_table_pools_prompts_by_the_median_of_their_rounds() -> None
     assert [row["task"] for row in rows] == ["quote", "all"]
     assert (rows[0]["off tok/s"], rows[0]["policy tok/s"]) == (pytest.approx(10.0), pytest.approx(20.0))
     assert (rows[0]["policy/off"], rows[0]["off/hf"]) == (pytest.approx(2.0), None)
-    assert (rows[0]["drafter"], rows[0]["k"], rows[0]["same text"]) == ("ngram", "5", True)
+    assert (rows[0]["drafter"], rows[0]["k"], rows[0]["same text"]) == ("ngram", "5", "3 of 3")
+
+
+def test_the_table_by_task_weighs_verify_steps_and_not_answers() -> None:
+    """Ten steps with one accepted draft each beside one step with four: 14 drafts in 11 steps."""
+    long, short = sample("policy", histogram=(0, 10)), sample("policy", case="two", histogram=(0, 0, 0, 0, 1))
+    rows = task_rows(Samples([sample("off"), sample("off", case="two"), long, short]))
+    assert rows[-1]["accept length"] == pytest.approx(1 + 14 / 11)
+
+
+def test_other_programs_are_compared_over_as_many_tokens_as_they_wrote() -> None:
+    """Ours slows down after what the other program wrote, which does not count against it."""
+    times = (*(1 + i / 20 for i in range(11)), *(1.5 + i for i in range(1, 11)))
+    ours = replace(sample("off"), times_s=times)  # 20 tokens/s for ten tokens, then 1
+    rows = task_rows(Samples([ours, sample("policy"), sample("hf", tokens_per_s=10.0, num_tokens=11)]))
+    assert rows[-1]["off/hf"] == pytest.approx(2.0)
+
+
+def test_no_text_is_claimed_over_no_pairs() -> None:
+    """An interrupted run may have answers of one side only."""
+    assert task_rows(Samples([sample("policy")]))[-1]["same text"] is None
+    assert drafter_rows(Samples([sample("ngram", 3)]))[0]["same text"] is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outrider.cli.bench.samples import SETTING_OFF, Case, Setting
-from outrider.cli.bench.visits import POLICY, Tiers, drafter_visits, greedy_cases, policy_visits, settings_of
+from outrider.cli.bench.visits import POLICY, Tiers, drafter_visits, greedy_cases, settings_of, task_visits
 from outrider.core import Task
 from outrider.workloads.prompts import Prompt
 from outrider.workloads.spec_bench import Question
@@ -48,7 +48,7 @@ def test_off_stands_before_and_after_and_costly_arms_see_less() -> None:
 
 def test_the_policy_and_off_take_turns_in_rounds() -> None:
     """At the prompts' own temperature and length; Hugging Face answers in the first round only."""
-    visits = policy_visits(PROMPTS, [Setting("hf")])
+    visits = task_visits(PROMPTS, [Setting("hf")])
     assert {visit.round for visit in visits} == {0, 1, 2}
     assert visits[0].settings == (SETTING_OFF, POLICY, Setting("hf"))
     assert visits[1].settings == (POLICY, SETTING_OFF, Setting("hf"))

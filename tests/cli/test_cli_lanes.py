@@ -24,7 +24,10 @@ def test_a_dry_run_prints_every_command_and_what_others_have_to_run():
         "# ngram",
         "# plain",
     ]
-    assert lines[1].startswith("env CUDA_VISIBLE_DEVICES=0,1 ") and "sglang.launch_server" in lines[1]
+    assert (
+        lines[1].startswith("env CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1 ")
+        and "sglang.launch_server" in lines[1]
+    )
     fleet = CliRunner().invoke(app, ["lanes", "plan", "--config", str(CONFIGS / "fleet.yaml")]).output
     assert "# plain: nothing to start, each address of http://sglang-plain" in fleet
     assert "# large, to be started on machine 1 by you" in fleet and "--node-rank 1" in fleet

@@ -67,6 +67,45 @@ async def test_first_come_first_served():
     assert order == [0, 1, 2, 3]
 
 
+async def test_a_full_queue_makes_room_for_the_more_urgent():
+    """The least urgent go, of the tenant with most the newest; among equals the queue stays as it is."""
+    gate, order = admission(max_queued=3), []
+    running = Holder(gate)
+    claims = [Claim("default", "a"), Claim("bulk", "b"), Claim("bulk", "b")]
+    waiting = [Holder(gate, order, number, claim) for number, claim in enumerate(claims)]
+    await settle()
+    with pytest.raises(QueueFull, match="3 requests are waiting already"):
+        gate.enter(Claim("bulk", "c"))
+    urgent = [Holder(gate, order, f"urgent {number}", Claim("interactive", "d")) for number in range(2)]
+    await settle()
+    for displaced in (2, 1):
+        with pytest.raises(QueueFull, match="more urgent"):
+            await waiting[displaced].task
+    assert (gate.num_in_flight, gate.num_queued) == (1, 3)
+    for holder in (running, waiting[0], *urgent):
+        holder.release.set()
+    await asyncio.gather(running.task, waiting[0].task, *(one.task for one in urgent))
+    assert sorted(map(str, order)) == ["0", "urgent 0", "urgent 1"]
+    assert repr(gate) == "<Admission 0 in flight, 0 queued>"
+
+
+async def test_who_leaves_when_displaced_had_no_place_to_give_up():
+    """Both in one moment: no place is freed that nobody had."""
+    gate = admission(max_queued=1)
+    running, bulk = Holder(gate), Holder(gate, claim=Claim("bulk"))
+    await settle()
+    urgent = gate.enter(Claim("interactive"))
+    bulk.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await bulk.task
+    assert (gate.num_in_flight, gate.num_queued, urgent.done()) == (1, 1, False)
+    running.release.set()
+    await running.task
+    assert urgent.result()
+    gate.leave()
+    assert repr(gate) == "<Admission 0 in flight, 0 queued>"
+
+
 async def test_a_full_queue_refuses_at_once():
     """With a time to try again."""
     gate = admission(max_queued=1)

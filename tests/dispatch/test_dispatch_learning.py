@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 
+from gateway.world import eventually
 from outrider.config import packaged_data
 from outrider.core import Hints, LaneAbility, LaneLoad, LaneView, Outcome, SpecStats
-from outrider.dispatch.learning import LearningStore, feedback_of, record_of
+from outrider.dispatch.learning import LearningStore, feedback_of, kept, record_of
 from outrider.errors import ConfigError
 from outrider.policy.evaluate import Record
 from outrider.policy.features import extract_features
@@ -34,20 +38,31 @@ def finished():
 @pytest.mark.parametrize("status", [499, 500, 503])
 def test_only_answers_teach(status):
     """What was broken off says nothing about speed."""
-    assert feedback_of(Outcome(status, "x", STATS)) is None
-    feedback = feedback_of(finished())
+    assert feedback_of(Outcome(status, "x", STATS), {}) is None
+    feedback = feedback_of(finished(), {})
     assert (feedback.stats, feedback.num_tokens, feedback.decode_s) == (STATS, 23, 0.5)
 
 
-def test_what_was_learnt_survives_a_restart(tmp_path: Path):
+def test_a_whole_answer_is_at_hand_for_a_replay():
+    """In pieces beside the prompt's; a stream's text is not, and nothing of it is stored."""
+    _, decision = decided()
+    outcome = finished()
+    assert feedback_of(outcome, {}).written is None
+    outcome.text = "the cat sat"
+    written = feedback_of(outcome, {"messages": [{"role": "user", "content": "Say: the cat"}]}).written
+    assert written == (["Say", ":", " the", " cat"], ["the", " cat", " sat"])
+    assert "sat" not in json.dumps(record_of(decision, outcome))
+
+
+async def test_what_was_learnt_survives_a_restart(tmp_path: Path):
     """On the same model and build, and not on others; saving twice keeps the later."""
     policies, decision = decided()
     path = tmp_path / "learnt.sqlite"
     store = LearningStore(path)
     assert store.load(KEY).ledgers == {}
-    store.save(Learner(), KEY)
-    policies.learn(decision, feedback_of(finished()))
-    store.save(policies.learner, KEY)
+    await store.save(Learner(), KEY)
+    policies.learn(decision, feedback_of(finished(), {}))
+    await store.save(policies.learner, KEY)
     store.close()
     again = LearningStore(path)
     assert again.load(KEY).to_state(KEY) == policies.learner.to_state(KEY)
@@ -55,14 +70,14 @@ def test_what_was_learnt_survives_a_restart(tmp_path: Path):
     again.close()
 
 
-def test_records_are_kept_in_order_and_can_be_replayed(tmp_path: Path):
+async def test_records_are_kept_in_order_and_can_be_replayed(tmp_path: Path):
     """Written with the next save, and readable as records."""
     _, decision = decided()
     store = LearningStore(tmp_path / "learnt.sqlite")
     for _ in range(3):
         store.record(decision, finished())
     assert list(store.records()) == []
-    store.save(Learner(), KEY)
+    await store.save(Learner(), KEY)
     found = list(store.records())
     store.close()
     assert found[0] == json.loads(json.dumps(record_of(decision, finished())))
@@ -78,3 +93,60 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path):
     path.write_text("not a database, but long enough to be looked at" * 10, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"x\.sqlite: cannot be used as a learning store"):
         LearningStore(path)
+
+
+async def test_a_locked_file_blocks_nobody_and_loses_nothing(tmp_path: Path, caplog):
+    """The loop goes on while the write waits and fails; the next one has what the failed one had."""
+    _, decision = decided()
+    path = tmp_path / "learnt.sqlite"
+    store, other = LearningStore(path), sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    store.record(decision, finished())
+    saving = asyncio.create_task(store.save(Learner(), KEY))
+    slowest_s = 0.0
+    while not saving.done():
+        began_s = time.monotonic()
+        await asyncio.sleep(0.01)
+        slowest_s = max(slowest_s, time.monotonic() - began_s)
+    assert slowest_s < 0.5
+    assert "could not be saved: database is locked" in caplog.text
+    other.execute("ROLLBACK")
+    store.record(decision, finished())
+    await store.save(Learner(), KEY)
+    assert len(list(store.records())) == 2
+    other.close()
+    store.close()
+
+
+async def test_what_is_learnt_is_saved_again_when_the_file_can_be_written_again(tmp_path: Path, caplog):
+    """A failure does not end the saving; at the end the file is written and closed."""
+    policies, decision = decided()
+    path, away = tmp_path / "learnt.sqlite", tmp_path / "away.sqlite"
+    store = LearningStore(path)
+    keeping = kept(store, policies.learner, KEY, interval_s=0.02)
+    await anext(keeping)
+    path.rename(away)  # SQLite does not write to a file that is not where it was
+    store.record(decision, finished())
+    await eventually(lambda: caplog.text.count("readonly database") >= 2)
+    away.rename(path)
+    await eventually(lambda: len(list(store.records())) == 1)
+    store.record(decision, finished())
+    policies.learner.ledger("code").num_decided = 5
+    assert await anext(keeping, None) is None
+    again = LearningStore(path)
+    assert len(list(again.records())) == 2
+    assert again.load(KEY).ledgers["code"].num_decided == 5
+    again.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        store.load(KEY)
+
+
+async def test_a_last_write_that_fails_closes_the_file_too(tmp_path: Path):
+    """The shutdown goes on."""
+    store = LearningStore(tmp_path / "learnt.sqlite")
+    keeping = kept(store, Learner(), KEY)
+    await anext(keeping)
+    (tmp_path / "learnt.sqlite").unlink()
+    assert await anext(keeping, None) is None
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        store.load(KEY)

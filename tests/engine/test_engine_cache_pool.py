@@ -264,6 +264,19 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     assert pool.allocate(text(2, 4)) is not None
 
 
+def test_a_copied_beginning_leaves_the_spare_blocks() -> None:
+    """What is reused is copied to a better place only where as many blocks are left as were to be spared."""
+    pool = CachePool(CONFIG, 8 * BLOCK_SIZE)
+    fill(pool, text(1, 4))
+    for num_spare, num_left in ((2, 3), (0, 0)):
+        cache = pool.allocate([*text(1, 3), 7], num_spare=num_spare)
+        assert cache is not None and cache.length == 3 * BLOCK_SIZE
+        check_contents(cache, "", text(1, 3))
+        pool.check()
+        assert (pool.num_available, cache.is_run) == (num_left, num_spare == 0)
+        pool.free(cache)
+
+
 def test_the_sliding_maximum_is_the_naive_one() -> None:
     """Every width, and widths beyond the values."""
     values = torch.randint(0, 50, (17,), generator=torch.Generator().manual_seed(1)).numpy()

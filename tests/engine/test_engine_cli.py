@@ -13,6 +13,7 @@ from outrider.cli.main import app
 from outrider.engine.drafters.layer_skip import read_layer_set
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.profile import layers_for, read_table, table_path
+from outrider.errors import ConfigError
 
 PROMPTS = """
 version: 1
@@ -52,3 +53,14 @@ def test_a_profile_is_stored_and_shown(tmp_path: Path, monkeypatch: pytest.Monke
     assert layers_for(folder, tmp_path / "cache", prompts) == prompts
     engine = Engine(folder, EngineLimits(max_total_tokens=512))
     assert "`outrider profile`" in (engine.drafters.warning("layer_skip") or "")
+
+
+def test_one_prompt_is_too_few_to_search_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said before anything is measured: nothing would be left to check the set with."""
+    monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path / "cache"))
+    write_random_llama(tmp_path / "model", num_layers=4)
+    (tmp_path / "prompts.yaml").write_text(PROMPTS.partition("  - {name: b")[0])
+    done = CliRunner().invoke(
+        app, ["profile", "--model", str(tmp_path / "model"), "--prompts", str(tmp_path / "prompts.yaml")]
+    )
+    assert isinstance(done.exception, ConfigError) and "one prompt finds no layers" in str(done.exception)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 import resource
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from random_llama import write_random_llama
 
+from outrider.engine.attention.choice import sdpa_on
 from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.layer_skip import LayerSet, write_layer_set
 from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.model import LlamaModel
+from outrider.engine.placement import Placement
 from outrider.engine.sequence import Finish, GenerateRequest
 from outrider.policy.plan import Plan
 from outrider.speculation.target import SamplingLaw
@@ -35,13 +40,21 @@ def request(rid: str, name: str, num_prompt: int = 60, num_tokens: int = 30) -> 
 def test_no_more_is_given_than_there_is(tmp_path: Path) -> None:
     """What does not fit is refused until something comes back; layers that are not run cost nothing."""
     model = make_engine(tmp_path, EngineLimits(max_total_tokens=1024)).model
-    memory = DraftMemory(model, 100, num_layers=4)
-    assert memory.bytes_per_token == 2 * 4 * 4 * 2 * 16 and memory.max_bytes == 100 * memory.bytes_per_token
-    assert memory.take(70) is not None and memory.take(31) is None
-    assert memory.reserved_bytes == 70 * memory.bytes_per_token
-    memory.give_back(70)
+    memory = DraftMemory(model, 112, num_layers=4)
+    assert memory.bytes_per_token == 2 * 4 * 4 * 2 * 16 and memory.max_bytes == 112 * memory.bytes_per_token
+    cache = memory.take(70)
+    assert cache is not None and memory.take(33) is None
+    assert memory.reserved_bytes == cache.capacity * memory.bytes_per_token == 80 * memory.bytes_per_token
+    memory.give_back(cache)
     cache = memory.take(100)
-    assert cache is not None and cache.capacity >= 100 and memory.take(1) is None
+    assert cache is not None and cache.capacity == memory.num_reserved == 112 and memory.take(1) is None
+
+
+def test_what_a_device_holds_counts_whole(tmp_path: Path) -> None:
+    """Only a CPU's pages cost nothing until they are touched; keys and values have the model's type."""
+    write_random_llama(tmp_path, num_layers=6)
+    model = LlamaModel(tmp_path, partial(sdpa_on, placement=Placement(torch.device("meta"), torch.bfloat16)))
+    assert DraftMemory(model, 112, num_layers=4).bytes_per_token == 2 * 2 * 6 * 2 * 16
 
 
 def test_waiting_requests_hold_nothing(tmp_path: Path) -> None:
@@ -56,8 +69,8 @@ def test_waiting_requests_hold_nothing(tmp_path: Path) -> None:
         engine.step()
         held = [engine.drafters.memory[name].num_reserved for name in NAMES]
         most = max(most, *held)
-        assert sum(held) <= 2 * 90
-    assert most >= 90
+        assert sum(held) <= 2 * 96
+    assert most >= 96
     info = engine.drafters.info["layer_skip"]
     assert info["max_cache_bytes"] == 2 * 128 * engine.drafters.memory["layer_skip"].bytes_per_token
     assert info["cache_bytes"] == 0 and engine.memory["max_cache_bytes"] == 1024 * 2 * 4 * 6 * 2 * 16

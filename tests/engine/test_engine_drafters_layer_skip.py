@@ -78,6 +78,8 @@ def test_a_set_is_read_as_it_was_written(tmp_path: Path) -> None:
         (json.dumps({"version": 1, "num_layers": 4, "skip": [1]}), "no layer set: version.*profile again"),
         (json.dumps({"num_layers": 4, "skip": [4]}), "between 0 and 3"),
         (json.dumps({"num_layers": 4, "skip": ["x"]}), "skip.0"),
+        (json.dumps({"num_layers": 4, "skip": [1, 1, 2]}), "each layer once"),
+        (json.dumps({"num_layers": 4, "skip": [0, 1, 2, 3]}), "leave a layer"),
     ],
 )
 def test_files_that_are_no_layer_set(tmp_path: Path, text: str, message: str) -> None:

@@ -15,7 +15,7 @@ from markov import VOCAB, chain_law
 from outrider.engine.attention import Segment
 from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.model_chain import MAX_CATCH_UP, ModelChainDrafter
-from outrider.engine.kv_cache import SequenceCache
+from outrider.engine.kv_cache import BLOCK_SIZE, SequenceCache, blocks_for
 from outrider.engine.model import LlamaModel
 from outrider.speculation.noise import Noise
 from outrider.speculation.proposal import PointMass, SampledChain
@@ -36,7 +36,7 @@ def drafter(model: LlamaModel, prompt: list[int], law: SamplingLaw, capacity: in
     def noise_at(position: int) -> Noise:
         return Noise(seed, position, is_seeded=False)
 
-    memory = DraftMemory(model, capacity)
+    memory = DraftMemory(model, blocks_for(capacity) * BLOCK_SIZE)
     return ModelChainDrafter(model.forward, memory, capacity, prompt, law, noise_at, VOCAB)
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from markov import ALPHABET, chain_law, write_markov_checkpoint
+from outrider.core import SpecStats
+from outrider.engine.attention.choice import attention_for, sdpa_on
 from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.placement import Placement
 from outrider.engine.sequence import Finish, GenerateRequest
 from outrider.errors import ContextLengthExceeded
 from outrider.policy.plan import PLAN_OFF, Plan
@@ -173,6 +179,23 @@ def test_stop_token_and_stop_string_cut_inside_an_accepted_run(engine: Engine, c
     assert finish["s"].matched == text[5:8]
 
 
+def test_drafts_behind_the_end_of_an_answer_count_as_wasted(engine: Engine) -> None:
+    """A whole prediction is right, but the answer stops in it: accepted are the drafts that were emitted."""
+    plain = run(engine, [request("plain", PLAN_OFF, seed=3, tokens=20)])["plain"]
+    num_drafts = max(map(plain.index, plain))
+    stopped = dataclasses.replace(
+        request("stopped", Plan("prediction", 8), seed=3, tokens=20),
+        prediction_ids=plain,
+        stop_token_ids=frozenset(plain[num_drafts : num_drafts + 1]),
+    )
+    engine.add(stopped)
+    (last,) = engine.step()
+    while last.finish is None:
+        last = last.merged(*engine.step())
+    assert last.token_ids == plain[: num_drafts + 1] and 0 < num_drafts < 8, plain
+    assert last.stats == SpecStats(1, num_drafts, (*[0] * num_drafts, 1), num_proposed=8)
+
+
 def test_near_ties_name_their_positions(tmp_path: Path) -> None:
     """Where two successors are equally likely every token is one; positions are those of the output, in any plan."""
     tied = np.full((64, 64), -1e4)
@@ -184,5 +207,24 @@ def test_near_ties_name_their_positions(tmp_path: Path) -> None:
         positions: tuple[int, ...] = ()
         while engine.has_work:
             for output in engine.step():
-                positions += output.near_ties
+                positions += output.near_ties or ()
         assert positions == tuple(range(10))
+
+
+def test_near_ties_are_unknown_where_nothing_tells_them(toy_folder: Path) -> None:
+    """After rejection, and of a model that computes in bfloat16; sample and match in float32 knows them."""
+    half = partial(sdpa_on, placement=Placement(torch.device("cpu"), torch.bfloat16))
+    limits = EngineLimits(max_total_tokens=512)
+    layers = Plan("layer_skip", 2)
+    for attention_of, plan, is_seeded, is_known in (
+        (attention_for, layers, False, False),
+        (attention_for, layers, True, True),
+        (attention_for, Plan("ngram", 2), False, True),
+        (half, PLAN_OFF, True, False),
+    ):
+        engine = Engine(toy_folder, limits, attention_of=attention_of)
+        engine.add(dataclasses.replace(request("a", plan, tokens=4), is_seeded=is_seeded))
+        (last,) = engine.step()
+        while last.finish is None:
+            last = last.merged(*engine.step())
+        assert (last.near_ties is not None) == is_known, (plan, is_seeded)

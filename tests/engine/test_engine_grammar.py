@@ -5,14 +5,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import random
 import re
+from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
-from markov import ALPHABET, EOS, VOCAB, write_ending_checkpoint
+from markov import ALPHABET, EOS, VOCAB, chain_law, write_ending_checkpoint
+from outrider.cost import CostTable
+from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.grammar import Grammar, GrammarCompiler
 from outrider.engine.sequence import Finish, GenerateRequest
@@ -202,6 +208,54 @@ def test_a_grammar_that_gets_stuck_ends_its_request_alone(toy: Path) -> None:
     assert text == "B" and finish is not None and (finish.kind, finish.status) == ("abort", 500)
     assert finish.message is not None and finish.message.startswith("the grammar cannot go on")
     assert ended["free"][1] == Finish("length")
+
+
+class _DrawingDrafter:
+    """Draws every token from one law that knows no grammar."""
+
+    LAW = torch.zeros(VOCAB, dtype=torch.float64).index_fill_(0, torch.tensor(ids("AC")), 0.5)
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def observe(self, token_id: int) -> None:
+        """Its law does not depend on the text."""
+
+    def propose(self, k: int) -> SampledChain:
+        return SampledChain(tuple(self._random.choices(ids("AC"), k=k)), self.LAW.expand(k, -1))
+
+    def free(self) -> None:
+        """Holds nothing."""
+
+
+def test_the_cut_of_a_drawn_chain_does_not_look_at_its_tokens(toy: Path, chain: np.ndarray) -> None:
+    """Where two drafts pay and one does not, a misfit in the first must not decide that nothing is verified."""
+    cost = CostTable(
+        version=1, key={}, num_sequences=(1,), widths=(1, 2, 3), contexts=(1,), draft_s={},
+        round_s=(((1.0,), (1.9,), (1.9,)),), bytes_per_token=1, weight_bytes=1, read_s=1.0,
+    )  # fmt: skip
+    engine = Engine(toy, EngineLimits(max_running=1, context_length=64), cost=cost)
+    grammar, num_samples = engine.grammars.compile("regex", "[AB]{9}"), 800
+    request = GenerateRequest(
+        "a", PROMPT, SamplingLaw(), 4, Plan("draft_model", 2), 0, grammar=grammar, is_seeded=False
+    )
+    counts: Counter[tuple[int, ...]] = Counter()
+    num_proposed = 0
+    for seed in range(num_samples):
+        drafter = GuardedDrafter(partial(_DrawingDrafter, seed), VOCAB)
+        engine.add(dataclasses.replace(request, seed=seed), drafter)
+        tokens: tuple[int, ...] = ()
+        while engine.has_work:
+            for output in engine.step():
+                tokens += output.token_ids
+                num_proposed += output.stats.num_proposed or 0 if output.stats else 0
+        counts[tokens[:3]] += 1
+    law = chain_law(chain, 1.0)[:, :2]
+    law /= law.sum(axis=1, keepdims=True)
+    cells = list(itertools.product(range(2), repeat=3))
+    expected = [law[PROMPT[-1], a] * law[a, b] * law[b, c] * num_samples for a, b, c in cells]
+    g_test = stats.power_divergence([counts[cell] for cell in cells], expected, lambda_="log-likelihood")
+    assert num_proposed > num_samples and g_test.pvalue > 1e-3, (counts, expected)
 
 
 SCHEMA = {

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from markov import ALPHABET, EOS, chain_law, write_ending_checkpoint
-from outrider.engine import replies
+from outrider.engine import generate_replies, replies
 from outrider.engine.engine import Engine, EngineLimits, Output
 from outrider.engine.logprobs import TokenLogprob, chat_logprobs, completion_logprobs, token_logprobs
 from outrider.engine.protocol import Parsed, parse_chat, parse_completion, parse_generate
@@ -61,7 +61,7 @@ def test_each_token_has_the_model_s_own_log_probability(
     """Whatever the temperature, filters and drafts: log P(token | token before) of the chain, and the row's best."""
     body = generate(top_logprobs_num=3, sampling_params=fields | law)
     answer = answer_of(engine, parse_generate(body, engine))
-    meta = replies.generate_body(answer)["meta_info"]
+    meta = generate_replies.generate_body(answer)["meta_info"]
     if fields:
         assert answer.stats is not None and answer.stats.num_accepted > 0, "the drafts say nothing"
     expected = np.log(chain_law(chain, 1.0)[:, :4])
@@ -90,11 +90,11 @@ def test_a_grammar_and_a_bias_do_not_change_what_the_model_thinks(engine: Engine
 def test_generate_writes_texts_when_asked_to(engine: Engine) -> None:
     """Triples hold the token's text with `return_text_in_logprobs`, and nothing is there without `return_logprob`."""
     answer = answer_of(engine, parse_generate(generate(return_text_in_logprobs=True), engine))
-    meta = replies.generate_body(answer)["meta_info"]
+    meta = generate_replies.generate_body(answer)["meta_info"]
     assert "".join(text for _, _, text in meta["output_token_logprobs"]) == answer.text
     assert "output_top_logprobs" not in meta
     plain = answer_of(engine, parse_generate(generate(return_logprob=False, top_logprobs_num=2), engine))
-    assert not [key for key in replies.generate_body(plain)["meta_info"] if "logprob" in key]
+    assert not [key for key in generate_replies.generate_body(plain)["meta_info"] if "logprob" in key]
     assert plain.logprobs == []
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import time
 from pathlib import Path
 
 import pytest
 
-from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.engine import Engine, EngineLimits, Output
 from outrider.engine.loop import EngineLoop
 from outrider.engine.sequence import Finish, GenerateRequest
 from outrider.errors import InvalidRequest, ModelError
@@ -62,6 +64,48 @@ async def test_a_duplicate_id_is_refused_while_the_first_lives(loop: EngineLoop)
     async with loop.generate(request("a", tokens=3)) as stream:
         while (await stream.get()).finish is None:
             pass
+
+
+async def test_a_reused_id_gets_nothing_of_the_request_before(loop: EngineLoop) -> None:
+    """Tokens and abort of the one that left were on their way: they do not reach the next of the same id."""
+
+    async def answer(of: GenerateRequest) -> tuple[tuple[int, ...], Finish | None]:
+        async with loop.generate(of) as stream:
+            output = await stream.get()
+            while output.finish is None:
+                output = output.merged(await stream.get())
+        return output.token_ids, output.finish
+
+    second = dataclasses.replace(request("a", tokens=5), seed=2)
+    expected = await answer(second)
+    for _ in range(10):
+        async with loop.generate(request("a", tokens=900)) as stream:
+            await stream.get()
+        assert await answer(second) == expected
+    assert expected[1] == Finish("length")
+
+
+async def test_a_deadline_is_told_though_the_step_fails(toy_folder: Path) -> None:
+    """A request that expires just before a fault ends with its own status, and not without any."""
+    late = dataclasses.replace(request("late"), deadline_s=time.monotonic())
+    broken = dataclasses.replace(request("bad"), prompt_ids=(63, 10**6))
+    ended: dict[str, Finish | None] = {}
+
+    def engine_with_both() -> Engine:
+        engine = Engine(toy_folder, EngineLimits())
+        engine.add(late)
+        engine.add(broken)
+        return engine
+
+    def note(output: Output) -> None:
+        ended[output.rid] = output.finish
+
+    engine_loop = await EngineLoop.start(engine_with_both, note)
+    async with asyncio.timeout(5):
+        while "bad" not in ended:
+            await asyncio.sleep(0.005)
+    await engine_loop.stop()
+    assert {rid: finish and finish.status for rid, finish in ended.items()} == {"late": 408, "bad": 500}
 
 
 async def test_a_fault_in_a_step_ends_the_requests_of_that_step(loop: EngineLoop) -> None:

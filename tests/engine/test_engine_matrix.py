@@ -58,7 +58,7 @@ def run(engine: Engine, requests: list[GenerateRequest]) -> dict[str, Answer]:
         for output in engine.step():
             answer = answers[output.rid]
             answer.token_ids += output.token_ids
-            answer.near_ties += output.near_ties
+            answer.near_ties += output.near_ties or ()
             answer.num_cached = output.num_cached
             answer.num_accepted += output.stats.num_accepted if output.stats else 0
             assert output.num_drafter_failures == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from outrider.engine.engine import Output
 from outrider.engine.loop import EngineLoad
 from outrider.engine.metrics import EngineMetrics
@@ -40,3 +42,17 @@ def test_near_ties_are_added_up() -> None:
         answer.add(output)
     assert generate_body(answer)["meta_info"]["num_near_ties"] == 6
     assert b"outrider:near_ties_total 6.0" in metrics.render(EngineLoad())
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_near_ties_of_which_a_part_is_unknown_are_unknown(place: int) -> None:
+    """Which is not none: the answer says null, whichever of its steps had no telling."""
+    known, unknown = Output("a", "x", (1,), near_ties=(0,)), Output("a", "y", (2,), near_ties=None)
+    steps = (unknown, known) if place == 0 else (known, unknown)
+    request = GenerateRequest("a", (1,), SamplingLaw(), 3, Plan("ngram", 2), seed=0)
+    for outputs in (steps, (steps[0].merged(steps[1]),)):
+        metrics, answer = EngineMetrics(), Answer(Parsed(request), "model")
+        for output in outputs:
+            answer.add(output)
+            metrics.observe(output)
+        assert generate_body(answer)["meta_info"]["num_near_ties"] is None

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from outrider.cost import CostTable
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.placement import CPU, Placement
 from outrider.engine.profile import CONTEXTS, NUM_SEQUENCES, WIDTHS, machine_key, profile, read_table, table_path
 from outrider.engine.sequence import GenerateRequest
 from outrider.errors import ModelError
@@ -41,7 +43,13 @@ def test_a_profile_fills_the_table_and_leaves_nothing_behind(toy_folder: Path, t
 def test_files_of_other_models_and_damaged_ones(toy_folder: Path, attentive_folder: Path, tmp_path: Path) -> None:
     """Each model has a file of its own; none is none; one that is no table is an error that says what to do."""
     assert table_path(toy_folder, tmp_path) != table_path(attentive_folder, tmp_path)
-    assert set(machine_key(toy_folder)) >= {"cpu", "model", "torch", "outrider"}
+    here = machine_key(toy_folder, CPU)
+    assert set(here) >= {"cpu", "model", "torch", "outrider"} and (here["device"], here["dtype"]) == (
+        "cpu",
+        "float32",
+    )
+    half = Placement(torch.device("cpu"), torch.bfloat16)
+    assert {name for name, value in machine_key(toy_folder, half).items() if here[name] != value} == {"dtype"}
     assert read_table(tmp_path / "nothing.json") is None
     (tmp_path / "bad.json").write_text('{"version": 1}')
     with pytest.raises(ModelError, match="profile again"):

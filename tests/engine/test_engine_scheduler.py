@@ -182,7 +182,8 @@ def test_a_deadline_ends_a_waiting_and_a_running_request(toy_folder: Path) -> No
     engine.add(make_request("waiting", deadline_s=now + 0.05))
     outputs = {}
     while engine.has_work:
-        outputs.update({output.rid: output for output in engine.step()})
+        ended_or_emitted = engine.expire(time.monotonic()) + engine.step()
+        outputs.update({output.rid: output for output in ended_or_emitted})
     assert time.monotonic() >= now + 0.05
     assert outputs["patient"].finish == Finish("length")
     for rid in ("running", "waiting"):
@@ -195,7 +196,7 @@ def test_a_request_whose_time_is_up_is_never_started(toy_folder: Path) -> None:
     """Not a row is computed for it."""
     engine = Engine(toy_folder, EngineLimits(max_total_tokens=1024))
     engine.add(make_request("late", deadline_s=time.monotonic()))
-    assert [output.token_ids for output in engine.step()] == [()]
+    assert [output.token_ids for output in engine.expire(time.monotonic())] == [()]
     assert not engine.has_work
 
 

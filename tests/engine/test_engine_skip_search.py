@@ -11,7 +11,7 @@ from outrider.cost import CostTable
 from outrider.engine.drafters.layer_skip import LayerSet, Trial
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.sequence import GenerateRequest
-from outrider.engine.skip_search import accept_length, expected_speedup, find_layers, search_layers
+from outrider.engine.skip_search import _worth, accept_length, expected_speedup, find_layers, search_layers
 from outrider.policy.plan import Plan
 from outrider.speculation.target import SamplingLaw
 
@@ -58,6 +58,7 @@ def test_the_search_goes_on_to_the_set_that_pays() -> None:
     seen: list[float] = []
     found = search_layers(8, trial, lambda what, fraction: seen.append(fraction))
     assert [len(one.skip) for one in found] == [1, 2, 3, 4]
+    assert len(seen) == 6 + 4 + 4 + 3 and seen[0] == 0 and seen[-1] == pytest.approx(16 / 17)
     assert found[2].skip == (2, 4, 5) and found[3].skip == (2, 3, 4, 5)
     assert seen == sorted(seen) and 0 not in found[-1].skip and 7 not in found[-1].skip
     assert search_layers(2, trial) == []
@@ -83,3 +84,12 @@ def test_a_set_that_changes_nothing_is_found_and_measured(tmp_path: Path) -> Non
         outputs = engine.step()
     stats = outputs[-1].stats
     assert stats is not None and stats.num_accepted == stats.num_proposed
+
+
+def test_what_was_not_measured_is_not_worth_one(tmp_path: Path) -> None:
+    """Without a prompt to check with, or where no answer goes on, what the set is worth stays unknown."""
+    write_random_llama(tmp_path, num_layers=3)
+    engine = Engine(tmp_path, EngineLimits(max_running=1, max_total_tokens=512))
+    assert _worth(engine, [], 4, 0.5) is None
+    with pytest.raises(AssertionError):
+        find_layers(engine, flat_table(), [(1, 2, 3)])

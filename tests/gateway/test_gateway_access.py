@@ -104,6 +104,15 @@ async def test_priorities_are_checked_against_the_key():
             assert response.status == 200
 
 
+@pytest.mark.parametrize("path", [CHAT, "/generate"])
+async def test_the_body_is_no_way_past_a_keys_priority(path):
+    """SGLang would take the number as its own queue's order."""
+    async with world(auth=auth(priority="bulk")) as w:
+        body = {"messages": MESSAGES, "text": "hello", "priority": 1000}
+        async with w.post(body, path, headers=bearer("secret")) as response:
+            assert await error_of(response) == (400, "invalid_request", "priority")
+
+
 @pytest.mark.parametrize("given", ["0", "-1", "soon", "1.5", "", "9" * 5000])
 async def test_a_deadline_that_is_none_is_refused(given):
     """With the header's name."""
@@ -190,7 +199,22 @@ async def test_an_administrator_reloads_keys_and_a_wrong_file_changes_nothing(tm
         assert await w.metric('outrider_reloads_total{result="refused"}') == 1
 
 
-async def test_policies_are_read_again_and_ready_shows_which(tmp_path):
+async def test_a_file_whose_keys_are_all_gone_opens_nothing(tmp_path):
+    """From the beginning or by a reload: nobody may ask, rather than everybody."""
+    file = tmp_path / "keys.yaml"
+    file.write_bytes(orjson.dumps([{"name": "root", "sha256": sha256(b"root").hexdigest(), "is_admin": True}]))
+    async with world(auth=AuthSection(keys_file=file)) as w:
+        file.write_text("[]")
+        async with w.http.post(w.gateway.url + "/outrider/reload", headers=bearer("root")) as response:
+            assert response.status == 200
+        for headers in ({}, bearer("root")):
+            async with w.chat(headers=headers) as response:
+                assert await error_of(response) == (401, "invalid_api_key", None)
+    async with world(auth=AuthSection(keys_file=file)) as w, w.chat() as response:
+        assert response.status == 401
+
+
+async def test_policies_are_read_again_and_administrators_see_which(tmp_path):
     """The hash changes with good files; with a wrong one it stays, and what is wrong is said."""
     file = tmp_path / "default.yaml"
     file.write_text("version: 1\nworkload: default\ndrafters: {}\n")
@@ -199,8 +223,12 @@ async def test_policies_are_read_again_and_ready_shows_which(tmp_path):
         async def policies():
             async with w.http.post(w.gateway.url + "/outrider/reload", headers=bearer("secret")) as response:
                 assert response.status in (200, 422)
+            async with w.http.get(w.gateway.url + "/outrider/lanes", headers=bearer("secret")) as response:
+                found = await response.json()
             async with w.http.get(w.gateway.url + "/ready") as response:
-                return (await response.json())["policies"]
+                assert (await response.json())["policies"] == {"hash": found["policies"]["hash"]}
+            assert (found["workloads"], found["lanes"][0]["name"]) == (["default"], "scripted")
+            return found["policies"]
 
         first = await policies()
         file.write_text("version: 1\nworkload: default\ndrafters: {ngram: {max_k: 3}}\n")

@@ -10,7 +10,7 @@ from outrider.gateway.attach import passed_headers, plan_headers, take_stats, wi
 def test_headers_are_printable_ascii():
     """Whatever a lane or a policy is called."""
     run = make_run(drafter="ngram", k=2)
-    run.lane = "naïve\r\nx: y"
+    run.lane.name = "naïve\r\nx: y"
     headers = plan_headers(run)
     assert headers["x-outrider-lane"] == "na?ve??x: y"
     assert (headers["x-outrider-drafter"], headers["x-outrider-k"]) == ("ngram", "2")

@@ -194,15 +194,19 @@ async def test_without_a_plan_the_lane_is_chosen_that_runs_it_by_itself(path, hi
     assert report["effective"] == {"drafter": "off", "k": 0} if "off" in hints else hints
 
 
-async def test_min_p_goes_to_the_lane_that_honours_it():
+@pytest.mark.parametrize("path", [CHAT, GENERATE, RESPONSES])
+async def test_min_p_goes_to_the_lane_that_honours_it(path):
     """Without our plugin the one that drafts does not: SGLang's verification leaves it out."""
-    async with two_lanes(CHAT, chat_reply(stream=False)) as (url, http):
-        body = {"messages": SAID, "temperature": 0.8, "outrider": {"drafter": "ngram", "k": 7}}
+    replies = {CHAT: chat_reply(stream=False), GENERATE: json_reply(generated("ab", "stop"))}
+    async with two_lanes(path, replies.get(path, json_reply(RESPONSE))) as (url, http):
         for fields, name in (({}, "ngram"), ({"min_p": 0.1}, "plain")):
-            async with http.post(url + CHAT, json=body | fields) as response:
+            sampling = {"temperature": 0.8} | fields
+            body = BODIES.get(path, {"messages": SAID}) | {"outrider": {"drafter": "ngram", "k": 7}}
+            body |= {"sampling_params": sampling} if path == GENERATE else sampling
+            async with http.post(url + path, json=body) as response:
                 report = (await response.json())["outrider"]
             assert report["lane"] == name
-        assert "does not honour min_p" in report["reasons"][-1]
+        assert any("does not honour min_p" in reason for reason in report["reasons"])
 
 
 @pytest.mark.parametrize(("path", "events"), [(RESPONSES, RESPONSE_EVENTS), (MESSAGES, MESSAGE_EVENTS)])
@@ -215,6 +219,26 @@ async def test_streams_without_done_end_with_their_last_event(path, events):
     assert raw.startswith(b"".join(events[:-1]) + events[-1][:-3] + b',"outrider":')
     assert parsed(raw)[-1]["outrider"]["effective"] == {"drafter": "ngram", "k": 7}
     assert (outcome.status, outcome.num_completion_tokens) == (200, 4)
+
+
+async def test_an_error_event_of_openai_s_shape_ends_a_stream_of_responses():
+    """Its fields are at the top of the event; it is told once, with the lane's code."""
+    failed = named("error", code="server_error", message="out of memory", param=None)
+    async with sglang(RESPONSES, Reply(200, EVENTS, (*RESPONSE_EVENTS[:2], 0.05, failed))) as w:
+        async with w.post(BODIES[RESPONSES] | {"stream": True}, RESPONSES) as response:
+            raw = await response.read()
+        assert (w.outcomes[-1][1].status, w.outcomes[-1][1].error_code) == (500, "server_error")
+    assert [one["message"] for one in parsed(raw) if one["type"] == "error"] == ["out of memory"]
+
+
+async def test_responses_without_a_count_are_complete_too():
+    """A last event is one by its type."""
+    last = named("response.completed", response={"object": "response", "usage": None})
+    async with sglang(RESPONSES, Reply(200, EVENTS, (*RESPONSE_EVENTS[:2], last))) as w:
+        async with w.post(BODIES[RESPONSES] | {"stream": True}, RESPONSES) as response:
+            raw = await response.read()
+        assert (w.outcomes[-1][1].status, w.outcomes[-1][1].num_completion_tokens) == (200, None)
+    assert "outrider" in parsed(raw)[-1]
 
 
 @pytest.mark.parametrize(
@@ -253,16 +277,13 @@ async def test_errors_of_messages_are_anthropic_s():
 
 
 @pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
-async def test_a_lane_without_the_route_is_named(path):
-    """A typed 404 that names it, and nothing is sent; the other routes work."""
-    async with world() as w:
-        async with w.post(BODIES[path], path) as response:
-            error = (await response.json())["error"]
-            assert (response.status, error["code"]) == (404, "route_not_found")
-        assert path in error["message"]
-        assert not [one for one in w.scripted.requests if one.path == path]
-        async with w.chat() as response:
-            assert response.status == 200
+async def test_a_lane_without_the_route_is_asked_by_way_of_chat(path):
+    """With a plan, which chat carries."""
+    async with world() as w, w.post(BODIES[path], path) as response:
+        assert response.status == 200
+        assert (await response.json())["outrider"]["effective"]
+        assert w.scripted.requests[-1].path == CHAT
+        assert "custom_params" in w.scripted.requests[-1].json()
 
 
 @pytest.mark.parametrize(

@@ -89,3 +89,20 @@ async def test_a_broken_stream_raises():
         with pytest.raises(openai.APIError, match="lane"):
             async for _chunk in stream:
                 pass
+
+
+async def test_raw_and_streaming_responses():
+    """The SDK's own ways to the bytes: headers of ours, the parsed answer, and lines of a stream."""
+    async with world() as w, openai.AsyncOpenAI(base_url=w.gateway.url + "/v1", api_key="none") as client:
+        raw = await client.chat.completions.with_raw_response.create(
+            model="scripted", messages=MESSAGES, extra_body={"outrider": {"off": True}}
+        )
+        assert (raw.headers["x-outrider-drafter"], raw.headers["x-request-id"]) == ("off", raw.request_id)
+        assert raw.parse().choices[0].message.content == TEXT
+        ask = client.chat.completions.with_streaming_response.create
+        async with ask(model="scripted", messages=MESSAGES, stream=True) as response:
+            lines = [line async for line in response.iter_lines() if line]
+        assert response.headers["content-type"] == "text/event-stream"
+        assert lines[-1] == "data: [DONE]" and all(line.startswith("data: ") for line in lines)
+        whole = await client.chat.completions.create(model="scripted", messages=MESSAGES)
+        assert whole.choices[0].message.content == TEXT

@@ -313,3 +313,46 @@ async def test_connections_to_the_lane_are_used_again():
             async with w.chat(stream=is_stream) as response:
                 await response.read()
         assert len(w.scripted._connections) - before <= 1
+
+
+SPECULATED = SpecStats(20, 40, (0, 10, 0, 10), num_proposed=60)
+PIECES = ("a",) * 64
+
+
+def with_choices(reply, number):
+    """A stream with the last text of its choice said of `number` choices."""
+    *steps, finish, stats, usage, done = [one for one in reply.steps if isinstance(one, bytes)]
+    ends = [finish.replace(b'"index":0', b'"index":%d' % index) for index in range(number)]
+    return Reply(200, reply.headers, (*steps, 0.02, *ends, stats, usage, done))
+
+
+@pytest.mark.parametrize(("fields", "is_timed"), [({}, False), ({"n": 4}, False), ({"n": 1}, True)])
+async def test_only_a_stream_of_one_choice_teaches_times(fields, is_timed):
+    """A whole answer comes at once and choices run side by side: neither tells the time of a token."""
+    is_stream = bool(fields)
+    reply = chat_reply(PIECES, stream=is_stream, include_usage=True, stats=SPECULATED)
+    if is_stream:
+        reply = with_choices(reply, fields["n"])
+    async with world(lambda _request: reply) as w:
+        async with w.chat(
+            stream=is_stream, temperature=0, outrider={"drafter": "ngram", "k": 3}, **fields
+        ) as response:
+            await response.read()
+        await eventually(lambda: w.outcomes)
+        outcome, learner = w.outcomes[-1][1], w.gateway.dispatcher.policies.learner
+    assert (outcome.status, outcome.stats, outcome.num_completion_tokens) == (200, SPECULATED, 64)
+    assert ("decode" in outcome.phases) is is_timed
+    assert (learner.rounds.to_state() != type(learner.rounds)().to_state()) is is_timed
+    assert learner.acceptance.to_state() != type(learner.acceptance)().to_state()
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_whole_answer_teaches_look_ups_that_did_not_run(is_stream):
+    """Its text is at hand once it is over; that of a stream is relayed without being read."""
+    pieces = ("the keeper climbed the steps, ",) * 4
+    async with world(lambda _request: chat_reply(pieces, stream=is_stream)) as w:
+        async with w.chat(stream=is_stream, temperature=0, outrider={"off": True}) as response:
+            await response.read()
+        await eventually(lambda: w.outcomes)
+        counts = w.gateway.dispatcher.policies.learner.acceptance.to_state()["counts"]
+    assert {key[0] for key, *_ in counts} == (set() if is_stream else {"ngram", "suffix"})

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.world import CHAT, COMPLETIONS, MESSAGES
+from outrider.core import SURFACES, Hints
 from outrider.errors import InvalidRequest
 from outrider.gateway.schema import parse_body
+from outrider.policy.features import extract_features
 
 
 def chat(**fields):
@@ -161,3 +163,83 @@ def test_any_json_passes_or_is_refused_with_a_param(route, body):
         parse_body(route, orjson.dumps(body))
     except InvalidRequest as error:
         assert error.param
+
+
+#: What asks for each surface: OpenAI's fields, and those of `/generate` that are not inside its parameters.
+ASKING = [
+    ("temperature", {"temperature": 0.5}, {}),
+    ("min_p", {"temperature": 0.5, "min_p": 0.1}, {}),
+    ("penalties", {"frequency_penalty": 1}, {}),
+    ("penalties", {"presence_penalty": 1}, {}),
+    ("penalties", {"repetition_penalty": 1.1}, {}),
+    ("penalties", {"min_tokens": 3}, {}),
+    ("logit_bias", {"logit_bias": {"5": 1}}, {}),
+    ("top_k_top_p", {"temperature": 0.5, "top_k": 5, "top_p": 0.5}, {}),
+    ("logit_processor", {"custom_logit_processor": "x"}, {"custom_logit_processor": "x"}),
+    ("grammar", {"json_schema": "{}"}, {}),
+    ("grammar", {"regex": "a*"}, {}),
+    ("grammar", {"ebnf": "root ::= x"}, {}),
+    ("grammar", {"structural_tag": "{}"}, {}),
+    ("logprobs", {"logprobs": True}, {"return_logprob": True}),
+    ("seed", {"temperature": 0.5, "seed": 3}, {}),
+    ("lora", {"lora_path": "x"}, {"lora_path": "x"}),
+    ("images", {"image_data": "x"}, {"image_data": "x"}),
+]
+INSIDE = {"seed": "sampling_seed", "min_tokens": "min_new_tokens", "max_tokens": "max_new_tokens"}
+
+
+def features(route, body):
+    parsed = parse_body(route, orjson.dumps(body))
+    return extract_features(parsed.fields.for_policy(parsed.body), Hints())
+
+
+@pytest.mark.parametrize(("surface", "fields", "outside"), ASKING)
+def test_each_surface_is_seen_on_every_route(surface, fields, outside):
+    """Wherever a route has the field; and the limit of the answer with it."""
+    fields = {"max_tokens": 7, "temperature": 0} | fields
+    inside = {INSIDE.get(name, name): value for name, value in fields.items()} if not outside else {"temperature": 0}
+    limit = {"max_new_tokens": 7}
+    seen = [
+        features(CHAT, chat(**fields)),
+        features(COMPLETIONS, {"prompt": "x"} | fields),
+        features("/generate", {"text": "x", "sampling_params": inside | limit} | outside),
+    ]
+    assert all(surface in one.surfaces for one in seen)
+    assert seen[0].surfaces.keys() == seen[1].surfaces.keys() == seen[2].surfaces.keys()
+    assert {one.max_tokens for one in seen} == {7}
+
+
+def test_every_surface_is_asked_for_above():
+    """One that is added must be seen too."""
+    assert {surface for surface, _, _ in ASKING} == SURFACES
+
+
+def test_the_limit_of_a_response_is_seen():
+    """Under the route's own name."""
+    assert features("/v1/responses", {"input": "x", "max_output_tokens": 7}).max_tokens == 7
+
+
+def test_images_and_grammars_are_seen_in_the_words_of_other_routes():
+    """Those in results of tools too; plain text asks for nothing."""
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [image]}
+    for content in ([image], [result]):
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 7}
+        assert "images" in features("/v1/messages", body).surfaces
+    said = [{"role": "user", "content": [{"type": "input_text", "text": "x"}, {"type": "input_image"}]}]
+    assert "images" in features("/v1/responses", {"input": said}).surfaces
+    form = {"format": {"type": "json_schema", "name": "x", "schema": {}}}
+    assert "grammar" in features("/v1/responses", {"input": "x", "text": form}).surfaces
+    plain = {"input": [{"role": "user", "content": "x"}], "text": {"format": {"type": "text"}}}
+    assert not {"images", "grammar"} & features("/v1/responses", plain).surfaces.keys()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [("text", 3, "text"), ("text", {"format": 3}, "text.format"), ("tools", [3], "tools[0]")],
+)
+def test_what_a_response_repeats_has_its_type(field, value, param):
+    """So that it can be repeated whatever route the lane has."""
+    with pytest.raises(InvalidRequest) as caught:
+        parse_body("/v1/responses", orjson.dumps({"input": "x", field: value}))
+    assert caught.value.param == param

@@ -14,6 +14,7 @@ from outrider.gateway.stream import StreamRelay
 from outrider.policy.features import extract_features
 from outrider.policy.loader import Source, load_policies
 from outrider.runtimes.client import LaneClient
+from outrider.runtimes.lane import Lane
 from outrider.sse import SSEDecoder
 from outrider.telemetry.metrics import Metrics
 
@@ -31,7 +32,7 @@ def make_run(*, num_choices=1, wants_stats=False, **hints):
         request_id="r", path="/v1/chat/completions", raw=b"{}", body=body, hints=asked, model=None, is_stream=True,
         wants_stats=wants_stats, num_choices=num_choices, arrived_at_s=0.0,
     )  # fmt: skip
-    return Run(call, LaneClient(Metrics()), "lane", "http://nowhere", "m", decision, Outcome(500))
+    return Run(call, LaneClient(Metrics()), Lane("lane"), "http://nowhere", "m", decision, Outcome(500))
 
 
 def relayed(run, raw: bytes, cut: int | None = None) -> bytes:

@@ -11,7 +11,7 @@ import aiohttp
 import orjson
 
 from outrider.app import Gateway, serving
-from outrider.config import AdmissionSection, AuthSection, Config, PolicySection, ServerSection
+from outrider.config import AdmissionSection, AuthSection, Config, PolicySection, RunsSection, ServerSection
 from outrider.core import Outcome
 from outrider.dispatch.call import Call
 from outrider.runtimes.lane import Lane
@@ -56,7 +56,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(reply=None, *, admission=None, auth=None, server=None, policy=None, **lane_options):
+async def world(reply=None, *, admission=None, auth=None, server=None, policy=None, runs=None, **lane_options):
     """The gateway, ready to take requests."""
     section = ServerSection(**({"port": 0, "shutdown_grace_s": 0.2} | (server or {})))
     config = Config(
@@ -64,6 +64,7 @@ async def world(reply=None, *, admission=None, auth=None, server=None, policy=No
         admission=admission or AdmissionSection(),
         auth=auth or AuthSection(),
         policy=policy or PolicySection(),
+        runs=runs or RunsSection(),
     )
     outcomes = []
     async with (

@@ -64,6 +64,25 @@ def test_validate_against_lanes(tmp_path: Path) -> None:
     assert code == 1 and stderr.startswith(f"{lanes}: 0.drafters.0.ks: ")
 
 
+def test_validate_sees_the_whole_folder(tmp_path: Path) -> None:
+    """A trial of what no file defines, and a second file of one name; those of all folders given may be tried."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    text = "version: 1\nworkload: {}\ndrafters: {{}}\n"
+    a, b, c = first / "a.yaml", first / "b.yaml", second / "c.yaml"
+    a.write_text(text.format("a") + "trial: {workload: c, mode: shadow}\n", encoding="utf-8")
+    b.write_text(text.format("a"), encoding="utf-8")
+    c.write_text(text.format("c"), encoding="utf-8")
+    code, stdout, _ = run("validate", str(a), str(b))
+    assert code == 1
+    assert stdout.splitlines() == [
+        f"{a}:4:19: trial.workload: expected a known workload, one of a, found 'c'",
+        f"{b}:2:11: workload: expected a name of its own, 'a' is used by a.yaml",
+    ]
+    assert run("validate", str(a), str(c)) == (0, f"{a}: ok\n{c}: ok\n", "")
+
+
 def test_explain_prints_plan_and_reasons(tmp_path: Path) -> None:
     """A person reads the plan, the rule, each reason and each feature."""
     code, stdout, _ = run("explain", request(tmp_path, CODE), "--requests", "0")
@@ -71,6 +90,13 @@ def test_explain_prints_plan_and_reasons(tmp_path: Path) -> None:
     assert stdout.splitlines()[:3] == ["plan      ngram, k 5", "workload  code", "rule      best-rate"]
     assert "  - 0 other requests on lane embedded" in stdout.splitlines()
     assert "  task: code" in stdout.splitlines()
+
+
+def test_explain_fills_the_lane_before_requests_wait(tmp_path: Path) -> None:
+    """An embedded engine runs sixteen at once; the request that is decided is one of them."""
+    for others, waiting in [("15", ""), ("16", ", 1 of them waiting"), ("20", ", 5 of them waiting")]:
+        _, stdout, _ = run("explain", request(tmp_path, CODE), "--requests", others)
+        assert f"  - {others} other requests on lane embedded{waiting}" in stdout.splitlines()
 
 
 def test_explain_json(tmp_path: Path) -> None:
@@ -109,6 +135,10 @@ def test_simulate_replay_and_tune_follow_each_other(tmp_path: Path) -> None:
     files = [str(path) for path in sorted(out.glob("*.yaml"))]
     assert len(files) == 5
     assert run("validate", *files)[0] == 0
+    assert 'match: {"tasks": ["chat"]}' in (out / "chat.yaml").read_text(encoding="utf-8").splitlines()
+    (out / "chat.yaml").unlink()
+    code, _, stderr = run("tune", str(records), "--policies", str(out))
+    assert code == 1 and "no policy file for workload 'chat', only for code" in stderr
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from outrider.errors import InvalidRequest
 from outrider.policy.decide import Origin, PolicySet
 from outrider.policy.decision import RULES
 from outrider.policy.features import Features
+from outrider.policy.learning import Ledger
 from outrider.policy.loader import Source, load_policies
 from outrider.policy.plan import PLAN_OFF, Plan
 
@@ -27,15 +28,15 @@ def shipped(default: str = "default") -> PolicySet:
     ("task", "temperature", "ks"),
     # The k with 0, 1, 2 and 8 other requests on the lane, and with unknown load.
     [
-        ("quote", 0.0, (5, 5, 5, 4, 4)),
+        ("quote", 0.0, (8, 8, 6, 4, 4)),
         ("quote", 1.0, (3, 2, 1, 0, 0)),
-        ("extract", 0.0, (5, 5, 4, 2, 2)),
+        ("extract", 0.0, (6, 5, 4, 2, 2)),
         ("summarise", 0.5, (4, 2, 1, 0, 0)),
         ("rag", 1.0, (2, 1, 1, 0, 0)),
         ("rag", 1.2, (0, 0, 0, 0, 0)),
         ("code", 0.0, (5, 2, 1, 0, 0)),
         ("code", 1.0, (0, 0, 0, 0, 0)),
-        ("edit", 0.0, (5, 5, 4, 2, 2)),
+        ("edit", 0.0, (6, 5, 4, 2, 2)),
         ("maths", 0.0, (3, 2, 1, 0, 0)),
         ("translate", 0.7, (0, 0, 0, 0, 0)),
         ("chat", 0.0, (3, 2, 1, 0, 0)),
@@ -168,6 +169,38 @@ def test_a_canary_runs_the_other_for_its_share() -> None:
     assert canary.plan == Plan("suffix", 2)
     assert canary.reasons[0].endswith("; canary of workload only")
     assert any("only would run: ngram with k 5" in reason for reason in canary.reasons)
+
+
+TWO = {"ngram": {"max_k": 5}, "suffix": {"max_k": 5}}
+
+
+@pytest.mark.parametrize(("mode", "run", "watched"), [("shadow", "only", "next"), ("canary", "next", "only")])
+def test_what_a_trial_does_not_run_leaves_no_trace(mode: str, run: str, watched: str) -> None:
+    """The workload that is only asked counts, tries and holds nothing, whatever it says."""
+    tries = {"share": 0.2, "control": 0.2}
+    tried = {"workload": "next", "mode": mode, "share": 1.0}
+    policies = PolicySet(
+        [workload("only", TWO, trial=tried, exploration=tries), workload("next", TWO, exploration=tries)], "only"
+    )
+    found = [decide(policies, features("quote"), view(EMBEDDED, i % 2)) for i in range(100)]
+    assert {d.workload for d in found} == {run} and {"control", "explore"} < {d.rule for d in found}
+    assert all("would run" in (d.trial or "") for d in found)
+    learner = policies.learner
+    assert learner.ledger(watched) == Ledger() and learner.ledger(run).num_decided == 100
+    assert {gate.due for key, gate in learner.gates.items() if key[0] == watched} <= {0}
+
+
+@pytest.mark.parametrize("mode", ["shadow", "canary"])
+def test_a_trial_that_would_refuse_only_says_so(mode: str) -> None:
+    """The request is the live workload's, which serves it as always."""
+    tried = {"workload": "next", "mode": mode, "share": 1.0}
+    policies = PolicySet([workload(trial=tried), workload("next", exact=True)], "only")
+    inexact = LaneAbility("one", EMBEDDED.drafters, cost=EMBEDDED.cost, exact=frozenset())
+    decision = decide(policies, features("quote", 0.7, surfaces=["temperature"]), view(inexact))
+    assert decision.workload == "only"
+    assert decision.trial == f"{mode} next would refuse: temperature: the workload is exact, and no lane that is " + (
+        "ready honours it"
+    )
 
 
 ks = st.integers(1, MAX_K)

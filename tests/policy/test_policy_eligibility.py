@@ -29,7 +29,7 @@ def test_the_law_comes_before_speed() -> None:
 
 
 def test_a_law_that_nobody_honours_is_said_or_refused() -> None:
-    """In the reasons; or, when the workload is exact, by an error that names the field."""
+    """In the reasons; or, when the workload or the request is exact, by an error that names the field."""
     found = features("quote", 0.7, surfaces=("temperature", "min_p"))
     loose = decide(only(drafters=ANY), found, view(GREEDY), view(lane("seeds", exact=SURFACES - {"min_p"})))
     assert loose.lane == "seeds" and not loose.plan.is_off
@@ -37,6 +37,8 @@ def test_a_law_that_nobody_honours_is_said_or_refused() -> None:
     with pytest.raises(InvalidRequest, match="min_p: the workload is exact") as refused:
         decide(only(drafters=ANY, exact=True), found, view(lane("seeds", exact=SURFACES - {"min_p"})))
     assert refused.value.param == "min_p"
+    with pytest.raises(InvalidRequest, match="min_p: the request is exact"):
+        decide(only(drafters=ANY), found, view(lane("seeds", exact=SURFACES - {"min_p"})), exact=True)
     exact = decide(only(drafters=ANY, exact=True), found, view(GREEDY), view(lane("good")))
     assert exact.lane == "good"
 

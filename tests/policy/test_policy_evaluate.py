@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from policy_world import features, lane, only, toy_cost
+from policy_world import features, lane, only, toy_cost, workload
 
 from outrider.core import LaneAbility
 from outrider.errors import ConfigError
-from outrider.policy.evaluate import Evaluator, Record, advise, to_yaml
+from outrider.policy.evaluate import Evaluator, Record, advise, speed_of, to_yaml
+from outrider.policy.limits import Band
+from outrider.policy.loader import Source, load_policies
 from outrider.policy.plan import PLAN_OFF, Plan
 
 LANE = lane(cost=toy_cost(0.1))
@@ -85,9 +88,55 @@ def test_advice_allows_what_pays_and_says_what_does_not() -> None:
 def test_advice_is_a_policy_file() -> None:
     """With its gain and hints as comments; what is not measured has no confidence."""
     one = [simulated(0.9, 3, Random(1), task="code")]
-    text = to_yaml(advise(Evaluator(LANE, one), one)[0])
-    assert "  draft_model: {max_k: " in text and "+- inf" in text
+    text = to_yaml(advise(Evaluator(LANE, one), one)[0], workload("code"))
+    assert '  draft_model: {"max_k": ' in text and "+- inf" in text
     assert text.startswith("# yaml-language-server: ")
+
+
+RICH = {
+    "description": "off: 'quoted' # ü",
+    "match": {"tasks": ["rag"], "headers": {"x-a": "off"}},
+    "exact": True,
+    "temperature": [{"max": 0.5, "max_k": 4}, {"max": 1.3, "max_k": 2}],
+    "load": [{"max": 3}],
+    "objective": {"tpot_ms": 20.0},
+    "trial": {"workload": "other", "mode": "shadow"},
+}
+
+
+def test_tuning_keeps_what_it_does_not_tune(tmp_path: Path) -> None:
+    """Only the k of drafters that ran and the bands of the temperature differ, and those are narrower."""
+    random = Random(1)
+    records = [simulated(alpha, 3, random, task="rag", temperature=t) for alpha, t in [(0.8, 0.0), (0.0, 1.2)] * 10]
+    drafters = {"ngram": {"max_k": 2}, "draft_model": {"min_k": 3, "max_k": 9, "prior": 0.5}}
+    policy = workload("rag", drafters, **RICH)
+    text = to_yaml(advise(Evaluator(LANE, records), records)[0], policy)
+    (tmp_path / "rag.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "other.yaml").write_text("version: 1\nworkload: other\ndrafters: {}\n", encoding="utf-8")
+    found = load_policies(Source([tmp_path], "rag")).policy("rag")
+    assert found.drafters.keys() == {"ngram", "draft_model"} and found.drafters["ngram"].max_k == 2
+    assert found.drafters["draft_model"].prior == 0.5 and found.drafters["draft_model"].max_k <= 9
+    assert found.temperature == (Band(max=0.0, max_k=4),)
+    same = {"drafters": policy.drafters, "temperature": policy.temperature}
+    assert found.model_copy(update=same) == policy
+
+
+def test_the_gain_is_the_ratio_of_speeds() -> None:
+    """Tokens of all answers over their time, so that a long answer counts for what it takes."""
+    random = Random(1)
+    slow = [replace(simulated(0.0, 3, random), num_tokens=10) for _ in range(10)]
+    long = [replace(simulated(0.9, 3, random), num_tokens=990) for _ in range(10)]
+    records = [*slow, *long]
+    evaluator = Evaluator(LANE, records)
+    advice = advise(evaluator, records)[0]
+    taken = [max((PLAN_OFF, *(Plan("draft_model", k) for k in range(1, advice.max_k["draft_model"] + 1))),
+                 key=lambda plan: evaluator.rate(one, plan, is_foreseen=True)) for one in records]  # fmt: skip
+    old_s = sum(one.num_tokens / evaluator.rate(one, one.plan) for one in records)
+    new_s = sum(one.num_tokens / evaluator.rate(one, plan) for one, plan in zip(records, taken, strict=True))
+    assert advice.gain == pytest.approx(old_s / new_s)
+    assert 0 < advice.margin < 0.5
+    speed = speed_of(records, [evaluator.rate(one, one.plan) for one in records])
+    assert speed == pytest.approx(10_000 / old_s)
 
 
 @pytest.mark.parametrize("change", [{"plan": {"drafter": "zzz", "k": 1}}, {"histogram": "x"}, {"features": {}}])
@@ -104,7 +153,7 @@ def test_odd_records_are_refused(change: dict[str, Any]) -> None:
 def test_unknown_load_is_a_full_lane() -> None:
     """As when it was decided."""
     one = record([4, 2, 2, 2])
-    busy = Record(one.features, one.plan, one.workload, None, one.stats)
+    busy = replace(one, num_running=None)
     small = LaneAbility("one", LANE.drafters, cost=toy_cost(0.1, knee=8))
     evaluator = Evaluator(small, [one])
     assert evaluator.rate(busy, one.plan) < evaluator.rate(one, one.plan)

@@ -6,9 +6,11 @@ import json
 from random import Random
 
 import pytest
-from policy_world import decide, features, only
+from policy_world import decide, features, only, workload
 
+from outrider.policy.decide import PolicySet
 from outrider.policy.learning import Feedback, Gate, Learner, Ledger
+from outrider.policy.lookup import Written
 from outrider.policy.simulate import Arrival, constant_truth, serve
 
 KEY = {"model": "m", "build": "1"}
@@ -77,3 +79,57 @@ def test_a_ledger_tells_tries_from_an_overdraft() -> None:
     assert ledger.is_overdrawn
     ledger.spent(100.0, 60.0)
     assert ledger.may_try
+
+
+def test_what_requests_fix_does_not_decide_for_others() -> None:
+    """Useless drafts that a client insists on, or none at all, close no gate and enter no ledger."""
+    policies = only()
+    for hints in [{"drafter": "ngram", "k": 16}] * 8 + [{"drafter": "medusa"}] * 8 + [{"off": True}] * 8:
+        decision = decide(policies, features("quote"), **hints)
+        assert not decision.is_own
+        served = serve(decision, Arrival(0, decision.features, 100), constant_truth(0.0), Random(1))
+        policies.learn(decision, served.feedback)
+    learner = policies.learner
+    assert (learner.gates, learner.num_closed) == ({}, 0)
+    assert learner.ledgers == {}
+
+
+def test_workloads_judge_drafters_by_their_own_requests() -> None:
+    """Tries are counted in a workload's decisions, so its gates are its own: no other's numbers delay its tries."""
+    tries = {"share": 0.2, "control": 0}
+    two = {"ngram": {"max_k": 5}, "suffix": {"max_k": 5}}
+    busy = workload("busy", two, match={"tenants": ["t"]}, exploration=tries)
+    policies = PolicySet([busy, workload("other", two, exploration=tries)], "other")
+    alone = PolicySet([workload("other", two, exploration=tries)], "other")
+    for _ in range(3000):
+        decide(policies, features("quote", tenant="t"))
+    rules = [[decide(one, features("quote")).rule for _ in range(500)] for one in (policies, alone)]
+    assert rules[0] == rules[1] and "explore" in rules[0]
+
+
+def test_one_stalled_request_overdraws_nothing() -> None:
+    """It was stopped for a minute at the very start: the ledger stays, and so do the plans that gain."""
+    policies = only()
+    decision = decide(policies, features("quote"))
+    served = serve(decision, Arrival(0, decision.features, 100), constant_truth(0.8), Random(1))
+    policies.learn(decision, Feedback(served.feedback.stats, served.feedback.num_tokens, 60.0))
+    assert not policies.learner.ledger("only").is_overdrawn
+    assert decide(policies, features("quote")).plan.drafter == "ngram"
+
+
+def test_look_ups_learn_from_every_text() -> None:
+    """Of copies that were written plainly both learn that they would have gained, and of fresh text that not; what is
+    kept is counts, never the text."""
+    copied = Written(list(range(200)), list(range(50, 150)))
+    fresh = Written(list(range(200)), list(range(1000, 1100)))
+    for written, rises in ((copied, True), (fresh, False)):
+        policies = only()
+        decision = decide(policies, features("code"), off=True)
+        acceptance = policies.learner.acceptance
+        cells = [decision.cell._replace(drafter=drafter) for drafter in ("ngram", "suffix")]
+        before = [acceptance.curve(cell).tokens[4] for cell in cells]
+        for _ in range(4):
+            policies.learn(decision, Feedback(None, 100, 1.0, written))
+        after = [acceptance.curve(cell).tokens[4] for cell in cells]
+        assert all(new > 1.2 * old if rises else new < old for new, old in zip(after, before, strict=True))
+        assert "1050" not in json.dumps(policies.learner.to_state(KEY))

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from outrider.config import packaged_data
 from outrider.core import LaneAbility
-from outrider.policy.limits import WorkloadPolicy, contradictions, policy_schema, unmet
+from outrider.policy.limits import WorkloadPolicy, beyond, contradictions, policy_schema, unmet
 
 
 def test_committed_schema_is_current() -> None:
@@ -55,17 +55,17 @@ def test_a_sound_policy_has_no_contradiction() -> None:
 )
 def test_what_no_lane_can_do(drafters: Any, location: tuple[str, ...], message: str) -> None:
     """A drafter that no lane has, and a k above what any lane allows."""
-    found = list(unmet(workload(drafters=drafters), [lane(ks=(1, 3, 7)), LaneAbility("plain", ())], ["only"]))
+    found = list(beyond(workload(drafters=drafters), [lane(ks=(1, 3, 7)), LaneAbility("plain", ())]))
     assert [where for where, _ in found] == [location]
     assert message in found[0][1]
 
 
 def test_lanes_that_can_do_it_and_lanes_that_are_not_known() -> None:
     """Nothing to say where some lane can or lanes are not given; a trial must name a workload that is there."""
-    assert not list(unmet(workload(drafters={"draft_model": {"max_k": 3}}), [lane(ks=(1, 3, 7))], ["only"]))
-    assert not list(unmet(workload(drafters={"suffix": {}}), [], ["only"]))
+    assert not list(beyond(workload(drafters={"draft_model": {"max_k": 3}}), [lane(ks=(1, 3, 7))]))
+    assert not list(beyond(workload(drafters={"suffix": {}}), []))
     tried = workload(trial={"workload": "gone", "mode": "canary"})
-    assert [where for where, _ in unmet(tried, [], ["only"])] == [("trial", "workload")]
+    assert [where for where, _ in unmet(tried, ["only"])] == [("trial", "workload")]
 
 
 @pytest.mark.parametrize(

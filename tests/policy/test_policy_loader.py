@@ -85,6 +85,10 @@ def test_scalars_are_those_of_yaml_1_2(tmp_path: Path) -> None:
         ("{max_k: 5}", "{max_k: true}", 5, 18, "drafters.ngram.max_k", "expected a valid integer, found true"),
         ("{max_k: 5}", "{max_k: }", 5, 17, "drafters.ngram.max_k", "expected a value, found nothing"),
         ("{max_k: 5}", "{max_k: !!python/name:os.system 5}", 5, 18, "drafters.ngram.max_k", "found the tag"),
+        ("{max_k: 5}", "!foo {max_k: 5}", 5, 10, "drafters.ngram", "expected no tag, found !foo"),
+        ("{max_k: 5}", "!!set {max_k: }", 5, 10, "drafters.ngram", "expected no tag, found tag:yaml.org,2002:set"),
+        ("[code]", "!foo [code]", 3, 16, "match.tasks", "expected no tag, found !foo"),
+        ("{max_k: 5}", "{!foo max_k: 5}", 5, 11, "drafters.ngram.max_k", "expected no tag, found !foo"),
         ("{max_k: 5}", "{max_k: 5, max_k: 6}", 5, 21, "drafters.ngram.max_k", "found again (first on line 5)"),
         ("min_k: 2", "min_k: 5", 7, 5, "drafters.suffix", "expected min_k <= max_k, found min_k 5 and max_k 4"),
         ("{max: 0.3}", "{max: warm}", 10, 11, "temperature[0].max", "a valid number, found 'warm'"),
@@ -199,8 +203,21 @@ def test_lanes_and_trials_are_checked_at_their_place(tmp_path: Path) -> None:
         (5, "drafters.ngram.max_k"),
         (7, "drafters.suffix"),
     ]
-    with pytest.raises(PolicyError, match=r":5:18: drafters\.ngram\.max_k: expected at most 2"):
-        load_policies(Source([tmp_path], "good", lanes=lanes))
+    few = (LaneAbility("one", (DrafterAbility("ngram", tuple(range(1, 6))), DrafterAbility("suffix", (1,)))),)
+    assert short(validate_file(path, lanes=few)) == [
+        (8, 12, "drafters.suffix.max_k", "expected at most 1, the largest k of any lane, found max_k 4")
+    ]
+
+
+def test_defaults_and_bands_are_held_against_lanes(tmp_path: Path) -> None:
+    """A k that a file leaves at its default, and one that only a band names; a band without one bounds nothing."""
+    text = "version: 1\nworkload: a\ndrafters: {ngram: {}}\ntemperature: [{max: 0.5, max_k: 9}, {max: 1}]\n"
+    path = write(tmp_path, text + "load: [{max: 4, max_k: 4}]\n")
+    lanes = (LaneAbility("one", (DrafterAbility("ngram", (1, 4)),)),)
+    assert short(validate_file(path, lanes=lanes)) == [
+        (3, 19, "drafters.ngram", "expected at most 4, the largest k of any lane, found max_k 5"),
+        (4, 33, "temperature[0].max_k", "expected at most 4, the largest k of any lane, found 9"),
+    ]
 
 
 def test_unknown_default_names_the_known(tmp_path: Path) -> None:

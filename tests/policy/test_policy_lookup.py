@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import pairwise
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from outrider.policy.lookup import split_text, told_share
+from outrider.engine.drafters.ngram import NgramDrafter
+from outrider.policy.lookup import Written, replayed, split_text, told_share
 
 
 def test_text_is_split_as_vocabularies_do() -> None:
@@ -26,3 +30,40 @@ def test_told_share() -> None:
     assert told_share([1, 2, 3, 4, 1, 2, 3, 4]) == pytest.approx(2 / 6)
     assert told_share(list(range(50))) == 0.0
     assert told_share([1, 2]) == 0.0
+
+
+def test_a_copy_is_replayed_as_all_but_certain() -> None:
+    """Once the first pair is written every draft is right; a text that shares no pair is never drafted."""
+    prompt = "Repeat this. The keeper climbed the old steps every evening to light the lamp in the fog."
+    copied = replayed(Written.of(prompt, prompt[13:]), 4)
+    assert copied is not None and copied.accept_length > 2.5
+    fresh = replayed(Written(range(20), range(100, 150)), 4)
+    assert fresh is not None and (fresh.num_proposed, fresh.num_accepted) == (0, 0)
+    assert replayed(Written.of(prompt, "No"), 4) is None
+
+
+@given(
+    st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), min_size=3, max_size=40), st.integers(1, 8)
+)
+@settings(max_examples=100, deadline=None)
+def test_a_replay_is_what_the_drafter_would_have_shown(prompt: list[int], answer: list[int], k: int) -> None:
+    """The engine's own look-up on the same tokens, round by round, as long as no pair is frequent."""
+    assume(max(Counter(pairwise([*prompt, *answer])).values()) <= 8)
+    drafter, at, histogram = NgramDrafter([*prompt, answer[0]]), 1, [0] * (k + 1)
+    while at < len(answer) - 1:
+        drafts = drafter.propose(min(k, len(answer) - 1 - at)).token_ids
+        accepted = 0
+        while accepted < len(drafts) and drafts[accepted] == answer[at + accepted]:
+            accepted += 1
+        for token in answer[at : at + accepted + 1]:
+            drafter.observe(token)
+        histogram[accepted] += 1
+        at += accepted + 1
+    stats = replayed(Written(prompt, answer), k)
+    assert stats is not None and stats.histogram == tuple(histogram)
+
+
+def test_a_replay_is_bounded() -> None:
+    """Whatever the lengths: no more rounds than tokens that are looked at."""
+    stats = replayed(Written(["a", "b"] * 100_000, list(range(100_000))), 8)
+    assert stats is not None and stats.num_verify_steps <= 256

@@ -82,8 +82,8 @@ def test_observations_correct_the_lane_and_the_arm() -> None:
     """A machine that became slow slows all arms; an arm that alone is slow is told apart from it."""
     rounds = Rounds()
     for _ in range(60):
-        rounds.observe("one", "off", 0.02, 0.04)
-        rounds.observe("one", "ngram", 0.02, 0.08)
+        rounds.observe("one", "off", (0.02, 0.04))
+        rounds.observe("one", "ngram", (0.02, 0.08))
     assert rounds.correction("one", "off") == pytest.approx(2.0, rel=0.1)
     assert rounds.correction("one", "ngram") == pytest.approx(4.0, rel=0.1)
     assert 2.0 < rounds.correction("one", "suffix") < 4.0
@@ -95,13 +95,30 @@ def test_observations_correct_the_lane_and_the_arm() -> None:
 def test_one_outlier_says_little() -> None:
     """A request that was stopped for a minute does not turn the lane's speed over."""
     rounds = Rounds()
-    rounds.observe("one", "off", 0.02, 60.0)
+    rounds.observe("one", "off", (0.02, 60.0))
     assert rounds.correction("one", "off") < 1.3
+    for _ in range(8):
+        rounds.observe("one", "off", (0.02, 0.02))
+    assert rounds.correction("one", "off") < 1.05
+
+
+def test_batches_are_corrected_apart() -> None:
+    """What is dear in large batches is not in small ones; a size that nothing ran at is like the nearest."""
+    rounds, ability = Rounds(), LaneAbility.embedded("one")
+    for _ in range(60):
+        rounds.observe("one", "suffix", (0.02, 0.02), 1)
+        rounds.observe("one", "suffix", (0.02, 0.04), 12)
+    assert rounds.correction("one", "suffix", 1) == pytest.approx(1.0, rel=0.1)
+    assert rounds.correction("one", "suffix", 8) == pytest.approx(2.0, rel=0.1)
+    assert rounds.correction("one", "suffix", 48) == rounds.correction("one", "suffix", 12)
+    assert rounds.factors(ability, 1)[2] > 1.5 * rounds.factors(ability, 12)[2]
+    again = Rounds.from_state(json.loads(json.dumps(rounds.to_state())))
+    assert again.correction("one", "suffix", 12) == rounds.correction("one", "suffix", 12)
 
 
 def test_factors_follow_observations() -> None:
     """Speeds are multiplied by what corrections say now, plain decoding first."""
     rounds, ability = Rounds(), lane()
-    assert rounds.factors(ability) == (1.0, 1.0)
-    rounds.observe("one", "draft_model", 0.02, 0.04)
-    assert rounds.factors(ability)[1] < rounds.factors(ability)[0] < 1.0
+    assert rounds.factors(ability, 1) == (1.0, 1.0)
+    rounds.observe("one", "draft_model", (0.02, 0.04))
+    assert rounds.factors(ability, 1)[1] < rounds.factors(ability, 1)[0] < 1.0

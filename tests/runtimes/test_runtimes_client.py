@@ -56,12 +56,59 @@ async def test_events_that_come_together_are_one_packet():
         assert await read_stream(client, scripted.url) == [[ONE, ONE], [ONE], [DONE]]
 
 
-@pytest.mark.parametrize("steps", [(ONE, Fault.CLOSE), (ONE, Fault.RESET), (ONE, b"data: cut")])
+@pytest.mark.parametrize(
+    "steps",
+    [(ONE, Fault.CLOSE), (ONE, Fault.RESET), (ONE, 0.05, Fault.GARBAGE), (Fault.GARBAGE,), (ONE, b"data: cut")],
+)
 async def test_a_broken_stream_is_the_lanes_failure(steps):
     """Closed without an end, reset, or ended inside an event."""
     async with lane_and_client(*steps) as (scripted, client):
         with pytest.raises(LaneFailed, match="lane"):
             await read_stream(client, scripted.url)
+
+
+@asynccontextmanager
+async def replying(*replies):
+    """A lane that gives these replies in turn, and a client."""
+    left = list(replies)
+    async with ScriptedLane(lambda _request: left.pop(0)) as scripted, LaneClient(Metrics()) as client:
+        yield scripted, client
+
+
+GOOD = Reply(200, EVENTS, (ONE, DONE))
+
+
+async def test_a_connection_that_was_closed_when_used_again_is_tried_anew():
+    """Once, with the same body and a fresh id: the lane may close what is idle at any moment."""
+    async with replying(GOOD, Reply(steps=(Fault.CLOSE,)), GOOD) as (scripted, client):
+        for _ in range(2):
+            await read_stream(client, scripted.url)
+        _, lost, answered = (request.json() for request in generations(scripted))
+        assert len(lost["rid"]) == len(answered["rid"]) == 32
+        assert lost.pop("rid") != answered.pop("rid")
+        assert lost == answered
+        assert scripted.aborted == []
+
+
+async def test_all_connections_may_be_stale():
+    """Until a new one is made; a restarted lane leaves none of the old ones."""
+    slow = Reply(200, EVENTS, (ONE, 0.1, DONE))
+    lost = Reply(steps=(Fault.CLOSE,))
+    async with replying(slow, slow, lost, lost, GOOD) as (scripted, client):
+        await asyncio.gather(*(read_stream(client, scripted.url) for _ in range(2)))
+        await read_stream(client, scripted.url)
+        assert (len(generations(scripted)), scripted.num_connections) == (5, 3)
+
+
+@pytest.mark.parametrize("first", [(), (GOOD, Reply(steps=(Fault.CLOSE,)))], ids=["new connection", "second try"])
+async def test_a_lane_that_breaks_a_new_connection_is_not_asked_again(first):
+    """It may have died of the request."""
+    async with replying(*first, Reply(steps=(Fault.CLOSE,)), GOOD) as (scripted, client):
+        if first:
+            await read_stream(client, scripted.url)
+        with pytest.raises(LaneFailed):
+            await read_stream(client, scripted.url)
+        assert len(generations(scripted)) == len(first) + 1
 
 
 async def test_nothing_is_aborted_that_the_lane_ended():

@@ -73,13 +73,14 @@ def test_unknown_load_is_none_and_a_change_of_state_forgets_it():
     assert lane.load() is None
 
 
-def test_occupied_counts_also_when_the_block_fails():
-    """In flight goes up for the block and down after it."""
+def test_a_request_is_counted_from_entering_to_leaving():
+    """The load says at once what is ours."""
     lane = ready_lane()
-    with pytest.raises(RuntimeError), lane.occupied():
-        assert lane.num_in_flight == 1
-        raise RuntimeError
-    assert lane.num_in_flight == 0
+    lane.reports(load(0))
+    lane.enter(1.0)
+    assert (lane.num_in_flight, lane.load().num_requests) == (1, 1)
+    lane.leave()
+    assert (lane.num_in_flight, lane.load().num_requests) == (0, 0)
 
 
 async def test_waiting_for_readiness_ends_with_it():

@@ -102,9 +102,10 @@ def test_gpus_and_interpreter_of_a_launch(tmp_path):
     """The guard runs the named interpreter, which sees the named GPUs and nothing else of ours is changed."""
     section = profile(gpus=[2, 3], parallel={"tensor": 2}, python=sys.executable)
     launch = sglang_launch(section, 1, str, {"HOME": "/h"})
+    named = {"CUDA_VISIBLE_DEVICES": "2,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert launch.argv[:2] == (sys.executable, "-I")
     assert launch.argv[4:7] == (sys.executable, "-m", "sglang.launch_server")
-    assert launch.environment == {"HOME": "/h", "CUDA_VISIBLE_DEVICES": "2,3"}
-    assert launch.added == {"CUDA_VISIBLE_DEVICES": "2,3"}
+    assert launch.environment == {"HOME": "/h", **named}
+    assert launch.added == named
     with pytest.raises(SetupError, match="no interpreter"):
         sglang_launch(profile(python=tmp_path / "none"), 1, str, {})

@@ -132,3 +132,16 @@ async def test_without_loads_the_gauges_are_read():
             assert (lane.load().num_requests, lane.load().max_running) == (5, 16)
             scripted.overrides["/metrics"] = Reply(200, (("Content-Type", "text/plain"),), (page[:37].encode(),))
             await eventually(lambda: lane.load() is None)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "x"])
+async def test_a_gauge_that_is_no_number_is_unknown(value):
+    """The lane is looked after all the same."""
+    page = f"sglang:num_running_reqs {value}\nsglang:num_queue_reqs 2.0\n"
+    async with ScriptedLane() as scripted:
+        scripted.overrides["/v1/loads"] = json_reply({}, 404)
+        scripted.overrides["/metrics"] = Reply(200, (("Content-Type", "text/plain"),), (page.encode(),))
+        lane = Lane("a", scripted.url)
+        async with watched(lane):
+            await eventually(lambda: lane.is_ready)
+            assert lane.load() is None

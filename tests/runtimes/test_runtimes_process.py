@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,17 @@ async def test_a_program_that_cannot_be_started_is_a_failure():
     """With its name in the message."""
     with pytest.raises(LaneFailed, match="/no/such"):
         await ChildProcess.start("x", Launch(("/no/such/program",)), Log())
+
+
+async def test_a_full_disk_ends_the_file_and_not_the_lane(caplog):
+    """Said once; the process is read on, and its last lines are known."""
+    log = Log(Path("/dev/full"))
+    log.begin()
+    process = await start("[print('x' * 100) for _ in range(20_000)]; print('end')", log)
+    assert await process.wait() == 0
+    assert list(log)[-1] == "end"
+    await process.stop(1)
+    log.close()
+    assert [one.message for one in caplog.records] == [
+        "the log file /dev/full goes no further: No space left on device"
+    ]

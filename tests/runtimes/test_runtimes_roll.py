@@ -64,6 +64,46 @@ async def test_addresses_come_and_go():
         assert first.state is LaneState.STOPPED
 
 
+async def test_a_name_that_cannot_be_resolved_keeps_its_own_addresses_only():
+    """Those that another name has lost go."""
+    answers = {"a": ["10.0.0.1"], "b": ["10.0.0.2"]}
+
+    async def resolver(host, _port):
+        if answers[host] is None:
+            raise OSError("no such name")
+        return answers[host]
+
+    section = UrlSection(name="x", kind="url", urls=["http://a:9", "http://b:9"], resolve=True, refresh_s=0.01)
+    async with rolled(section, resolver=resolver) as pool:
+        await eventually(lambda: names(pool) == ["x@10.0.0.1:9", "x@10.0.0.2:9"])
+        answers |= {"a": None, "b": ["10.0.0.3"]}
+        await eventually(lambda: names(pool) == ["x@10.0.0.1:9", "x@10.0.0.3:9"])
+
+
+async def test_names_of_lanes_hold_no_passwords():
+    """The address that is asked has them, resolved or not."""
+
+    async def resolver(_host, _port):
+        return ["127.0.0.2"]
+
+    urls = ["http://me:pw@localhost:9", "http://me:pw@localhost:10/x"]
+    for resolve, host in ((False, "localhost"), (True, "127.0.0.2")):
+        section = UrlSection(name="x", kind="url", urls=urls, resolve=resolve)
+        async with rolled(section, resolver=resolver) as pool:
+            await eventually(lambda pool=pool: len(pool.lanes) == 2)
+            assert names(pool) == [f"x@{host}:9", f"x@{host}:10"]
+            assert [lane.url for lane in pool.lanes] == [f"http://me:pw@{host}:9", f"http://me:pw@{host}:10/x"]
+
+
+async def test_a_watch_that_breaks_is_in_the_log(caplog):
+    """As for every other lane."""
+    section = UrlSection(name="x", kind="url", urls=["http://127.0.0.1:9"])
+    async with rolled(section) as pool:
+        await eventually(lambda: pool.lanes)
+        pool.lanes[0].url = 7
+        await eventually(lambda: "not looked after" in caplog.text)
+
+
 async def test_the_systems_resolver_gives_addresses():
     """Each once, whatever the order."""
     assert "127.0.0.1" in await addresses_of("127.0.0.1", 80)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from outrider import errors
-from outrider.runtimes.scripted import Fault, Reply, event
+from outrider.runtimes.scripted import Fault, Reply, event, json_reply
 
 REPORT = {
     "requested": {"task": "code"},
@@ -46,3 +46,23 @@ def delta(finish_reason: str | None = None, usage: Any = None, top: Any = None, 
 
 def stream_of(*steps: bytes | float | Fault) -> Reply:
     return Reply(200, (("Content-Type", "text/event-stream"), ("X-Request-Id", "q9")), steps)
+
+
+def called(*calls: tuple[str, str] | tuple[str, str, str], text: str | None = None) -> Reply:
+    """An answer that calls tools: (name, arguments as JSON) or with an id before them."""
+    wire = [
+        {"id": call[0] if len(call) == 3 else f"c{i}", "type": "function",
+         "function": {"name": call[-2], "arguments": call[-1]}}
+        for i, call in enumerate(calls)
+    ]  # fmt: skip
+    message = {"role": "assistant", "content": text, "tool_calls": wire}
+    return json_reply(
+        {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": USAGE}
+    )
+
+
+def said(text: str, finish_reason: str = "stop") -> Reply:
+    """An answer in words."""
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    return json_reply({"id": "1", "choices": [choice], "usage": USAGE})

@@ -6,10 +6,18 @@ import asyncio
 from typing import Any
 
 import pytest
-from sdk_wire import REPORT, SOON, WIRE_ERRORS
+from sdk_wire import REPORT, SOON, USAGE, WIRE_ERRORS, called
 
-from outrider import AsyncClient, ConnectionFailed, Hints, errors
-from outrider.runtimes.scripted import SENTENCE, Fault, Reply, chat_reply, error_reply, json_reply
+from outrider import AsyncClient, ConnectionFailed, ConnectionLimits, Finished, Hints, TextDelta, Timeouts, errors
+from outrider.runtimes.scripted import (
+    SENTENCE,
+    Fault,
+    Reply,
+    chat_reply,
+    completion_reply,
+    error_reply,
+    json_reply,
+)
 from outrider.version import __version__
 
 GOOD = chat_reply(stream=False)
@@ -214,7 +222,8 @@ async def test_a_closed_client_says_so(connect: Any) -> None:
         ({"base_url": "localhost:8000"}, "base_url"),
         ({"base_url": "ftp://host/v1"}, "base_url"),
         ({"timeout": 0}, "timeout"),
-        ({"connect_timeout": -1}, "connect_timeout"),
+        ({"timeout": -1.0}, "timeout"),
+        ({"proxy": "localhost"}, "proxy"),
         ({"max_retries": -1}, "max_retries"),
     ],
 )
@@ -222,3 +231,113 @@ def test_wrong_options_are_named(options: Any, name: str) -> None:
     """A client that could not work is not made."""
     with pytest.raises(ValueError, match=f"^{name} must"):
         AsyncClient(**options)
+
+
+async def test_completions_whole_and_streamed(connect: Any) -> None:
+    """A text or token ids go to their own route; the result and the events are those of a chat."""
+    async with connect(completion_reply(stream=False), completion_reply(stream=True)) as (lane, client):
+        whole = await client.completions("def add", max_tokens=3, task="code")
+        async with client.completions_stream([1, 2]) as stream:
+            events = [event async for event in stream]
+        first, second = [request.json() for request in lane.requests]
+        assert {request.path for request in lane.requests} == {"/v1/completions"}
+    assert whole.text == "".join(SENTENCE) and whole.usage.completion_tokens == 6
+    assert events[0] == TextDelta("The") and isinstance(events[-1], Finished)
+    assert first == {
+        "model": "m", "prompt": "def add", "stream": False, "max_tokens": 3, "outrider": {"task": "code"},
+    }  # fmt: skip
+    assert second["prompt"] == [1, 2] and second["stream"] is True
+
+
+async def test_responses(connect: Any) -> None:
+    """Texts of its messages are joined; usage, report and items are typed; unknown fields are kept."""
+    parts = [{"type": "output_text", "text": "hel"}, {"type": "output_text", "text": "lo"}]
+    output = [
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "why"}]},
+        {"type": "message", "id": "m1", "content": parts},
+        {"type": "function_call", "name": "f", "arguments": "{}"},
+    ]
+    usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+    wire = {"id": "resp_1", "status": "completed", "output": output, "usage": usage, "outrider": REPORT}
+    async with connect() as (lane, client):
+        lane.overrides["/v1/responses"] = json_reply(wire, headers=[("x-request-id", "q2")])
+        response = await client.responses("hi", max_tokens=4, k=2, extra_body={"instructions": "be brief"})
+        sent = lane.requests[0].json()
+        lane.overrides["/v1/responses"] = json_reply({"id": "resp_2"})
+        with pytest.raises(ConnectionFailed, match="unexpected form"):
+            await client.responses([{"role": "user", "content": "hi"}])
+    assert (response.id, response.text, response.status, response.request_id) == (
+        "resp_1",
+        "hello",
+        "completed",
+        "q2",
+    )
+    assert response.usage.output_tokens == 2 and response.report.effective.k == 4
+    assert response.output[2].model_extra == {"name": "f", "arguments": "{}"} and response.raw == wire
+    assert sent == {
+        "model": "m", "input": "hi", "stream": False, "max_output_tokens": 4, "outrider": {"k": 2},
+        "instructions": "be brief",
+    }  # fmt: skip
+
+
+async def test_tool_calls_are_typed(connect: Any) -> None:
+    """Names, arguments and ids, in the model's order."""
+    async with connect(called(("f", "{}"), ("g", '{"a": 1}'), text="I call.")) as (_, client):
+        result = await client.chat("hi")
+    assert [(c.id, c.function.name, c.function.arguments) for c in result.tool_calls] == [
+        ("c0", "f", "{}"), ("c1", "g", '{"a": 1}'),
+    ]  # fmt: skip
+    assert (result.text, result.finish_reason, result.usage.model_dump()) == ("I call.", "tool_calls", USAGE)
+
+
+async def test_any_route_as_it_answers(connect: Any) -> None:
+    """Status, headers and bytes; errors are raised as those of the other methods."""
+    async with connect() as (lane, client):
+        lane.overrides["/outrider/lanes"] = json_reply({"lanes": []}, headers=[("X-Request-Id", "q3")])
+        raw = await client.request("GET", "/outrider/lanes", extra_headers={"x-one": "1"})
+        assert (raw.head.status, raw.head.request_id, raw.json()) == (200, "q3", {"lanes": []})
+        assert lane.requests[0].headers["x-one"] == "1" and raw.head.num_retries == 0
+        with pytest.raises(errors.RequestError):
+            await client.request("GET", "/nothing")
+
+
+async def test_options_of_a_derived_client(connect: Any) -> None:
+    """Over the same connections; what is not named stays, and the first client does not change."""
+    async with connect(headers={"x-team": "a"}, api_key="one") as (lane, client):
+        other = client.with_options(api_key="two", max_retries=0, model="other", headers={"x-team": "b"})
+        await client.chat("hi")
+        await other.chat("hi")
+        await client.chat("hi", extra_headers={"x-team": "c"})
+        sent = [(r.headers["authorization"], r.headers["x-team"], r.json()["model"]) for r in lane.requests]
+        assert lane.num_connections == 1
+        with pytest.raises(TypeError, match="limits"):
+            client.with_options(limits=ConnectionLimits())
+        with pytest.raises(ValueError, match="max_retries"):
+            client.with_options(max_retries=-1)
+        await other.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await client.chat("hi")
+    assert sent == [("Bearer one", "a", "m"), ("Bearer two", "b", "other"), ("Bearer one", "c", "m")]
+
+
+async def test_headers_of_an_answer(connect: Any) -> None:
+    """Names in lower case, and how often it was tried, whole or streamed."""
+    reply = json_reply(answer(), headers=[("X-Outrider-Lane", "embedded"), ("x-request-id", "q4")])
+    async with connect(error_reply(503, headers=[SOON]), reply) as (_, client):
+        result = await client.chat("hi")
+    assert (result.head.headers["x-outrider-lane"], result.head.num_retries) == ("embedded", 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: Timeouts(event_s=0), "event_s"),
+        (lambda: Timeouts(pool_s=-1), "pool_s"),
+        (lambda: ConnectionLimits(max_connections=0), "max_connections"),
+        (lambda: AsyncClient(colour="red"), "colour"),
+    ],
+)
+def test_wrong_settings_are_named(make: Any, name: str) -> None:
+    """By their own name."""
+    with pytest.raises((ValueError, TypeError), match=name):
+        make()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from outrider import Hints
-from outrider.sdk.request import ChatRequest, merged_hints
+from outrider import Hints, Tool
+from outrider.sdk.request import chat_ask, completions_ask, merged_hints, responses_ask
 
 
 def body(messages: Any = "hi", *, is_stream: bool = False, **fields: Any) -> dict[str, Any]:
-    given = {"hints": None, "temperature": None, "max_tokens": None, "extra_body": None} | fields
-    return ChatRequest(messages, **given).body(is_stream=is_stream)
+    return chat_ask(messages, fields, is_stream=is_stream).body
 
 
 def test_text_is_one_user_message() -> None:
@@ -88,6 +88,68 @@ def test_a_wrong_hint_is_named(fields: Any, message: str) -> None:
 def test_a_wrong_keyword_is_named() -> None:
     """A misspelt argument is no hint; two sources of hints are one too many."""
     with pytest.raises(TypeError, match="unexpected keyword argument 'temperture'"):
-        merged_hints(None, {"temperture": 1.0})  # type: ignore[typeddict-unknown-key]
+        merged_hints(None, {"temperture": 1.0})
     with pytest.raises(TypeError, match="hints and 'k' were both given"):
         merged_hints(Hints(), {"k": 3})
+
+
+def test_what_travels_in_headers() -> None:
+    """Priority and deadline, and headers of the caller's, which win."""
+    headers = chat_ask("hi", {"priority": "bulk", "deadline_s": 1.5}, is_stream=False).headers
+    assert headers == {"x-outrider-priority": "bulk", "x-outrider-deadline-ms": "1500"}
+    assert chat_ask("hi", {"deadline_s": 1e-9}, is_stream=False).headers == {"x-outrider-deadline-ms": "1"}
+    own = {"priority": "bulk", "extra_headers": {"x-outrider-priority": "default"}}
+    assert chat_ask("hi", own, is_stream=False).headers == {"x-outrider-priority": "default"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"priority": "urgent"}, "priority must be one of interactive, default, bulk"),
+        ({"deadline_s": 0}, "deadline_s must be a positive"),
+        ({"deadline_s": float("nan")}, "deadline_s must be a positive"),
+    ],
+)
+def test_wrong_priorities_and_deadlines_are_named(fields: Any, message: str) -> None:
+    """Before anything is sent."""
+    with pytest.raises(ValueError, match=message):
+        body(**fields)
+
+
+def test_a_prediction_and_exactness() -> None:
+    """OpenAI's shape of the one, a hint of the other."""
+    sent = body(prediction="old text", exact=True)
+    assert sent["prediction"] == {"type": "content", "content": "old text"}
+    assert sent["outrider"] == {"exact": True}
+
+
+class Town(BaseModel):
+    name: str
+
+
+async def look(where: str) -> str:
+    """Look."""
+    return where
+
+
+def test_tools_and_formats() -> None:
+    """Tools and pydantic models are written out; OpenAI's own forms go as they are; a name chooses a tool."""
+    sent = body(tools=[Tool(look), {"type": "x"}], tool_choice="look", response_format=Town)
+    assert sent["tools"] == [Tool(look).to_wire(), {"type": "x"}]
+    assert sent["tool_choice"] == {"type": "function", "function": {"name": "look"}}
+    form = sent["response_format"]["json_schema"]
+    assert (form["name"], form["schema"]["required"], form["strict"]) == ("Town", ["name"], True)
+    plain = body(tool_choice="required", response_format={"type": "json_object"})
+    assert (plain["tool_choice"], plain["response_format"]) == ("required", {"type": "json_object"})
+
+
+def test_each_route_has_its_own_keywords() -> None:
+    """Tools are of chats only; a misspelt keyword is no field of the protocol."""
+    with pytest.raises(TypeError, match="'tools'"):
+        completions_ask("hi", {"tools": []}, is_stream=False)  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(TypeError, match="'tool_choice'"):
+        responses_ask("hi", {"tool_choice": "auto"})  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(TypeError, match="'background'"):
+        body(background=True)
+    with pytest.raises(TypeError, match="messages"):
+        responses_ask(None, {})  # type: ignore[arg-type]

@@ -7,17 +7,17 @@ import dataclasses
 import pytest
 from pydantic import ValidationError
 
-from outrider import ChatResult, Model, TextDelta, Usage
-from outrider.sdk.results import Answer, Chunk
+from outrider import ChatResult, Head, Message, Model, TextDelta, Usage
+from outrider.sdk.wire import Answer, Chunk
 
 
 def test_unknown_fields_are_kept_at_every_level() -> None:
     """A later server may say more than this client knows."""
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3, "reasoning_tokens": 0}
-    message = {"content": None, "tool_calls": [1]}
+    message = {"content": None, "refusal": [1]}
     answer = Answer.model_validate({"choices": [{"message": message, "x": 1}], "usage": usage, "y": 2})
     assert answer.usage is not None and answer.usage.model_extra == {"reasoning_tokens": 0}
-    assert answer.choices[0].message.model_extra == {"tool_calls": [1]}
+    assert answer.choices[0].message.model_extra == {"refusal": [1]}
     assert (answer.choices[0].model_extra, answer.model_extra) == ({"x": 1}, {"y": 2})
 
 
@@ -40,6 +40,6 @@ def test_results_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         TextDelta("a", None).text = "b"  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
-        ChatResult("a", None, None, None, None, {}).text = "b"  # type: ignore[misc]
+        ChatResult(Message(), None, None, None, Head(200, {}), {}).raw = {}  # type: ignore[misc]
     with pytest.raises(ValidationError, match="frozen"):
         Model(id="a").id = "b"  # type: ignore[misc]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -241,3 +242,58 @@ async def test_closing_the_client_ends_its_streams(connect: Any) -> None:
         await client.close()
         with pytest.raises(ConnectionFailed, match="closed"):
             await anext(stream)
+
+
+async def test_accepted_drafts_of_every_piece(connect: Any) -> None:
+    """Where the server counts them as it goes, and the client asked for it."""
+
+    def usage(tokens: int, accepted: int) -> dict[str, Any]:
+        return {
+            **USAGE,
+            "completion_tokens": tokens,
+            "completion_tokens_details": {"accepted_draft_tokens": accepted},
+        }
+
+    chunks = [delta(usage=usage(1, 0), content="a"), delta(usage=usage(5, 3), content="bcde"), delta("stop"), DONE]
+    async with connect(stream_of(*chunks)) as (lane, client):
+        events = await collect(client.chat_stream("hi", counts_tokens=True))
+        sent = lane.requests[0].json()
+    assert events[:2] == [TextDelta("a", 1, 0), TextDelta("bcde", 4, 3)]
+    assert sent["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+
+
+async def test_tool_calls_are_put_together(connect: Any) -> None:
+    """Ids and names come once, arguments in pieces, calls mixed."""
+
+    def piece(index: int, **function: str) -> dict[str, Any]:
+        head = {"id": f"c{index}"} if "name" in function else {}
+        return {"index": index, "function": function, **head}
+
+    chunks = [
+        delta(tool_calls=[piece(0, name="f", arguments="")]),
+        delta(tool_calls=[piece(0, arguments='{"a"'), piece(1, name="g", arguments="{}")]),
+        delta(tool_calls=[piece(0, arguments=": 1}")]),
+        delta("tool_calls"),
+        DONE,
+    ]
+    async with connect(stream_of(*chunks)) as (_, client), client.chat_stream("hi") as stream:
+        result = await stream.result()
+    assert [(c.id, c.function.name, c.function.arguments) for c in result.tool_calls] == [
+        ("c0", "f", '{"a": 1}'), ("c1", "g", "{}"),
+    ]  # fmt: skip
+    assert result.finish_reason == "tool_calls"
+
+
+async def test_a_tool_call_of_another_form(connect: Any) -> None:
+    """It is a failure, not a guess."""
+    async with connect(stream_of(delta(tool_calls=[3]), DONE)) as (_, client):
+        with pytest.raises(ConnectionFailed, match="tool call"):
+            await collect(client.chat_stream("hi"))
+
+
+async def test_aclosing_works(connect: Any, until: Any) -> None:
+    """A stream is closed like any asynchronous iterator."""
+    async with connect(stream_of(delta(content="a"), Fault.HANG)) as (lane, client):
+        async with client.chat_stream("hi") as stream, contextlib.aclosing(stream):
+            await anext(stream)
+        await until(lambda: lane.num_open == 0)

@@ -12,8 +12,16 @@ import aiohttp
 import pytest
 from sdk_wire import delta, stream_of
 
-from outrider import AsyncClient, ConnectionFailed, ConnectionTimeout, ServiceError, TextDelta
-from outrider.runtimes.scripted import SENTENCE, Fault, Reply, chat_reply, error_reply
+from outrider import (
+    AsyncClient,
+    ConnectionFailed,
+    ConnectionLimits,
+    ConnectionTimeout,
+    ServiceError,
+    TextDelta,
+    Timeouts,
+)
+from outrider.runtimes.scripted import SENTENCE, Fault, Reply, ScriptedLane, chat_reply, error_reply
 
 Call = Callable[[AsyncClient], Awaitable[Any]]
 
@@ -52,10 +60,10 @@ async def test_nobody_listens(call: Call) -> None:
 
 @both
 async def test_the_connection_has_its_own_timeout(call: Call) -> None:
-    """A host that does not answer is given up after `connect_timeout`."""
+    """A host that does not answer is given up after `connect_s`."""
     async with (
         deaf_address() as url,
-        AsyncClient(url, model="m", max_retries=0, connect_timeout=0.2) as client,
+        AsyncClient(url, model="m", max_retries=0, timeout=Timeouts(connect_s=0.2)) as client,
     ):
         with pytest.raises(ConnectionTimeout, match=r"no connection to .* within 0\.2 s") as caught:
             await call(client)
@@ -182,3 +190,45 @@ async def test_closing_the_client_ends_the_pause_before_a_retry(connect: Any, un
         async with asyncio.timeout(5):
             with pytest.raises(ServiceError):
                 await task
+
+
+@both
+async def test_timeouts_by_kind(connect: Any, call: Call) -> None:
+    """A whole answer, the first event and every later one are waited for apart."""
+    first = Timeouts(first_event_s=0.1) if call is streamed else Timeouts(answer_s=0.1)
+    awaited = "the first event" if call is streamed else "an answer"
+    async with connect(stream_of(Fault.HANG), timeout=first, max_retries=0) as (_, client):
+        with pytest.raises(ConnectionTimeout, match=rf"waited 0\.1 s for {awaited}"):
+            await call(client)
+    good = chat_reply(stream=call is streamed)
+    slow = Reply(200, good.headers, (0.3, *good.steps))
+    async with connect(slow, timeout=Timeouts(event_s=0.1), max_retries=0) as (_, client):
+        assert await call(client) == "".join(SENTENCE)
+
+
+@both
+async def test_connections_are_limited(connect: Any, until: Any, call: Call) -> None:
+    """A call waits for a free one, but not for ever; a free one is used."""
+    limits, timeout = ConnectionLimits(max_connections=1), Timeouts(pool_s=0.1, connect_s=0.1)
+    good = chat_reply(stream=call is streamed)
+    async with connect(Reply(steps=(Fault.HANG,)), good, limits=limits, max_retries=0) as (lane, client):
+        first = asyncio.ensure_future(call(client))
+        await until(lambda: lane.num_open == 1)
+        with pytest.raises(ConnectionTimeout, match=r"no free one within 0\.1 s"):
+            await call(client.with_options(timeout=timeout))
+        await cancelled(first)
+        assert await call(client) == "".join(SENTENCE)
+
+
+@both
+@pytest.mark.parametrize("is_of_environment", [False, True])
+async def test_requests_go_through_a_proxy(call: Call, is_of_environment: bool, monkeypatch: Any) -> None:
+    """Named by an option or, where that is allowed, by the environment."""
+    async with ScriptedLane(lambda _: chat_reply(stream=call is streamed)) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        options: Any = {"trust_env": True} if is_of_environment else {"proxy": proxy.url}
+        async with AsyncClient("http://gateway.invalid/v1", model="m", **options) as client:
+            assert await call(client) == "".join(SENTENCE)
+        assert proxy.requests[0].headers["host"] == "gateway.invalid"

@@ -149,6 +149,12 @@ def test_greedy_near_ties() -> None:
     assert not choice_of([1.0, 1.0 - 2 * ROUNDING, 0.5, 0.5], greedy).is_near_tie
 
 
+@pytest.mark.parametrize("law", [SamplingLaw(1.0, min_p=1.0), SamplingLaw(0.001, top_p=0.4)], ids=["min-p", "top-p"])
+def test_the_likeliest_token_is_never_in_doubt(law: SamplingLaw) -> None:
+    """However tight a filter: it always stays, so that no rounding can take it away."""
+    assert choice_of([10.0, 0.0, 0.0], law) == Choice(0)
+
+
 @settings(max_examples=60, deadline=None)
 @given(law=laws.filter(lambda law: not law.is_greedy and law.temperature > 0.3), seed=st.integers(0, 10_000))
 def test_rounding_changes_a_token_only_at_a_near_tie(law: SamplingLaw, seed: int) -> None:

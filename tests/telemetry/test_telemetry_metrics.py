@@ -61,6 +61,14 @@ def test_the_lanes_state_is_the_one_at_the_time_of_the_page():
         assert values == {one.value: float(one is state) for one in LaneState}
 
 
+def test_a_lane_that_is_gone_is_on_no_page():
+    """Addresses of a name come and go; the others stay."""
+    metrics = Metrics()
+    samples(metrics, {"a@1": LaneState.READY, "a@2": LaneState.READY})
+    seen = samples(metrics, {"a@2": LaneState.READY})
+    assert {labels[0] for name, *labels in seen if name == "outrider_lane_state"} == {("lane", "a@2")}
+
+
 def test_gauges_are_read_on_every_page():
     """They are functions, not copies."""
     metrics, numbers = Metrics(), [3, 4]
@@ -85,8 +93,22 @@ def test_waste_is_counted_per_workload_and_tenant():
     seen = samples(metrics)
     assert seen[("outrider_wasted_draft_tokens_total", ("tenant", "team"), ("workload", "code"))] == 7
     assert ("outrider_wasted_draft_tokens_total", ("tenant", "team"), ("workload", "chat")) not in seen
-    assert seen[("outrider_accept_length_count",)] == 2
-    assert seen[("outrider_accept_length_sum",)] == 2 * (1 + 2 / 3)
+    for workload in ("code", "chat"):
+        labels = (("tenant", "team"), ("workload", workload))
+        assert seen[("outrider_accept_length_count", *labels)] == 1
+        assert seen[("outrider_accept_length_sum", *labels)] == 1 + 2 / 3
+
+
+def test_tokens_and_waiting_are_measured():
+    """Tokens per workload and tenant, tokens per step of streams, and the time until there was a place."""
+    metrics = Metrics()
+    metrics.ended(Outcome(200, num_completion_tokens=12, num_events=4, phases={"admit": 0.25}, workload="code"))
+    metrics.ended(Outcome(200, num_completion_tokens=5, num_events=1, phases={"admit": 0.5}, workload="code"))
+    metrics.ended(Outcome(503, error_code="queue_full"))
+    seen = samples(metrics)
+    assert seen[("outrider_completion_tokens_total", ("tenant", "none"), ("workload", "code"))] == 17
+    assert (seen[("outrider_tokens_per_step_count",)], seen[("outrider_tokens_per_step_sum",)]) == (1, 3)
+    assert (seen[("outrider_queue_seconds_count",)], seen[("outrider_queue_seconds_sum",)]) == (2, 0.75)
 
 
 def test_the_pace_of_streams_is_measured():

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
 
+#: New objects before the young are looked at, and how often those before the older and before all.
+_COLLECT = (5_000, 10, 20)
+
 
 def run_async(main: Coroutine[Any, Any, None]) -> None:
-    """Run to the end on uvloop where it exists; Ctrl-C ends quietly with the usual status."""
+    """Run to the end on uvloop where it exists; Ctrl-C ends quietly with the usual status.
+
+    With as many open files as the system allows, since each relayed stream has two sockets, and with rarer
+    collections of garbage, since each looks at everything that a thousand streams hold.
+    """
+    _allow_files()
+    gc.set_threshold(*_COLLECT)
     try:
         if sys.platform == "win32":
             import asyncio
@@ -23,6 +33,15 @@ def run_async(main: Coroutine[Any, Any, None]) -> None:
             uvloop.run(main)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _allow_files() -> None:
+    if sys.platform != "win32":
+        import resource
+
+        _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with suppress(ValueError, OSError):  # some systems name a limit that they do not grant
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
 @contextmanager

@@ -118,6 +118,8 @@ def lane_table(gateway: Gateway) -> Table:
     from rich.table import Table
 
     table = Table("lane", "state", "url", "models", "drafters", "off", "not exact", "requests", "notes")
+    for column in table.columns:
+        column.overflow = "fold"  # a URL that is cut helps nobody
     for lane in gateway.pool.describe():
         able, load = lane["abilities"], lane["load"]
         drafters = "?" if able is None else ", ".join(f"{n} {a}-{b}" for n, (a, b) in able["drafters"].items()) or "-"

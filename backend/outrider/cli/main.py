@@ -8,6 +8,7 @@ import typer
 
 from outrider.cli import bench, lanes, model, policy, train
 from outrider.cli.demo import demo
+from outrider.cli.doctor import doctor
 from outrider.cli.engine import engine
 from outrider.cli.profile import profile
 from outrider.cli.serve import serve
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(demo)
+app.command()(doctor)
 app.command()(engine)
 app.command()(profile)
 app.command()(speedup)

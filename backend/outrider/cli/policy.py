@@ -54,13 +54,14 @@ Lanes = Annotated[
 def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policy files.")], lanes: Lanes = None
 ) -> None:
-    """Check policy files; each problem is a line `file:line:column: path: what was expected`."""
+    """Check policy files, among all others of their folders; a problem is a line `file:line:column: path: what`."""
     from outrider.cli.policy_lab import read_lanes
 
     abilities = () if lanes is None else read_lanes(lanes)
+    folders = {path.parent for path in files}
     has_problems = False
     for path in files:
-        problems = validate_file(path, inherited_environment(), abilities)
+        problems = validate_file(path, inherited_environment(), abilities, folders)
         for problem in problems:
             typer.echo(str(problem))
         if not problems:
@@ -85,9 +86,11 @@ def explain(
     policy_set = load_policies(_source(policies, default))
     body = _read_body(request)
     hints = _read_hints(request, body)
-    load = None if requests is None else LaneLoad(requests, 0, max(1, requests), read_at_s=0.0)
-    view = LaneView(LaneAbility.embedded("embedded"), load)
-    decision = policy_set.decide(extract_features(body, hints), hints, [view], now_s=0.0)
+    ability, load = LaneAbility.embedded("embedded"), None
+    if requests is not None:
+        running = min(requests, ability.max_running)
+        load = LaneLoad(running, requests - running, ability.max_running, read_at_s=0.0)
+    decision = policy_set.decide(extract_features(body, hints), hints, [LaneView(ability, load)], now_s=0.0)
     typer.echo(orjson.dumps(_to_json(decision), option=orjson.OPT_INDENT_2) if as_json else _to_text(decision))
 
 
@@ -147,20 +150,28 @@ def replay(
 @_one_line_errors
 def tune(
     records: Annotated[Path, typer.Argument(help="A learning store, or one JSON object a line.")],
+    policies: Policies = None,
+    default: Default = "default",
     lanes: Lanes = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the files; else they are printed.")] = None,
 ) -> None:
-    """Policy files from recorded requests, with the expected gain, its confidence, and hints; on the first lane."""
+    """The policy files with limits from recorded requests, the expected gain, its confidence, and hints; on the first
+    lane. All else that the files say stays."""
     from outrider.cli.policy_lab import read_lanes, read_records
     from outrider.policy.evaluate import Evaluator, advise, to_yaml
 
     found = read_records(records)
+    policy_set = load_policies(_source(policies, default))
     for advice in advise(Evaluator(read_lanes(lanes)[0], found), found):
+        if advice.workload not in policy_set.workloads:
+            known = ", ".join(policy_set.workloads)
+            raise ConfigError(f"{records}: no policy file for workload {advice.workload!r}, only for {known}")
+        text = to_yaml(advice, policy_set.policy(advice.workload))
         if out is None:
-            typer.echo(to_yaml(advice))
+            typer.echo(text)
         else:
             out.mkdir(parents=True, exist_ok=True)
-            (out / f"{advice.workload}.yaml").write_text(to_yaml(advice), encoding="utf-8")
+            (out / f"{advice.workload}.yaml").write_text(text, encoding="utf-8")
             typer.echo(f"{out / f'{advice.workload}.yaml'}: expected gain {advice.gain:.2f} +- {advice.margin:.2f}")
 
 

@@ -19,7 +19,7 @@ from outrider.dispatch.learning import LearningStore, record_of
 from outrider.errors import ConfigError
 from outrider.policy.decide import PolicySet
 from outrider.policy.decision import Decision
-from outrider.policy.evaluate import Record, Replayed
+from outrider.policy.evaluate import Record, Replayed, speed_of
 from outrider.policy.features import Features
 from outrider.policy.limits import WorkloadPolicy
 from outrider.policy.simulate import Served, constant_truth, serve, simulate, traffic, usual_truth
@@ -114,8 +114,9 @@ def replay_table(replayed: Sequence[Replayed]) -> Table:
     for one in replayed:
         groups[one.record.workload].append(one)
     for workload, group in (*sorted(groups.items()), ("all", list(replayed))):
+        records = [one.record for one in group]
         speeds = [
-            len(group) / sum(1 / rate for rate in rates)
+            speed_of(records, rates)
             for rates in zip(*((one.recorded_rate, one.new_rate, one.plain_rate) for one in group), strict=True)
         ]
         changed = sum(one.plan != one.record.plan for one in group)

@@ -9,6 +9,7 @@ import typer
 
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
+from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +40,8 @@ def profile(
 
     folder = locate(model, cache_dir())
     texts = load_prompts(prompts or packaged_data("workloads") / "tasks.yaml") if layer_search else []
+    if layer_search and len(texts) < 2:
+        raise ConfigError(f"{prompts}: one prompt finds no layers: half of them find, the others check")
     path, layers, layers_file = table_path(folder, cache_dir()), None, layers_path(folder, cache_dir())
     path.parent.mkdir(parents=True, exist_ok=True)
     with progress_bar() as progress:

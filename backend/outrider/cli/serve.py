@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.cli.console import run_async
-from outrider.config import Config, UrlSection, load_config
+from outrider.config import Config, RunsSection, UrlSection, cache_dir, load_config
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,7 +56,22 @@ def _with_overrides(config: Config, host: str | None, port: int | None, model: s
         lanes = tuple(
             lane if isinstance(lane, UrlSection) else lane.model_copy(update={"model": model}) for lane in lanes
         )
-    return config.model_copy(update={"server": config.server.model_copy(update=server), "lanes": lanes})
+    update = {"server": config.server.model_copy(update=server), "lanes": lanes, "runs": _kept(config.runs)}
+    return config.model_copy(update=update)
+
+
+def _kept(runs: RunsSection) -> RunsSection:
+    """In a file of the cache folder where nothing else is said; nowhere when that cannot be written."""
+    if runs.url is not None:
+        return runs
+    file = cache_dir() / "runs.sqlite"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o600)
+    except OSError as error:
+        logging.getLogger(__name__).warning("no runs are kept: %s: %s", file, error.strerror)
+        return runs
+    return runs.model_copy(update={"url": f"sqlite+aiosqlite:///{file}"})
 
 
 async def _announce(gateway: Gateway) -> None:

@@ -13,7 +13,8 @@ from outrider.errors import DeadlineExceeded, QueueFull, QueueTimeout
 
 _RETRY_AFTER_S = 1.0
 
-_Place = asyncio.Future[None]
+#: True: the place is ours; False: somebody more urgent waits in our stead.
+_Place = asyncio.Future[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,13 @@ class _Line:
             self._tenants[tenant] = places  # behind the others
         return place
 
+    def displace(self) -> None:
+        """The newest of the tenant with most waits no more."""
+        tenant = max(self._tenants, key=lambda one: len(self._tenants[one]))
+        place = self._tenants[tenant][-1]
+        self.remove(tenant, place)
+        place.set_result(False)
+
     def remove(self, tenant: str, place: _Place) -> None:
         places = self._tenants[tenant]
         places.remove(place)
@@ -82,7 +90,7 @@ class Admission:
     """
 
     def __init__(self, limits: AdmissionSection) -> None:
-        self._limits = limits
+        self.limits = limits
         self._lines = {one: _Line(limits.shares.get(one, 1.0)) for one in PRIORITIES}
         self._turn = 0.0
         self.num_in_flight = 0
@@ -94,13 +102,13 @@ class Admission:
     def enter(self, claim: Claim = ANYBODY) -> _Place | None:
         """Take a place at once (None), or queue for one (a future that is done when it is ours).
 
-        QueueFull when the queue is at its limit.
+        QueueFull when the queue is at its limit, unless somebody less urgent waits there, who then gets it instead.
         """
-        if self.num_in_flight < self._limits.max_in_flight and not self.num_queued:
+        if self.num_in_flight < self.limits.max_in_flight and not self.num_queued:
             self.num_in_flight += 1
             return None
-        if self.num_queued >= self._limits.max_queued:
-            raise QueueFull(f"{self.num_queued} requests are waiting already", retry_after_s=_RETRY_AFTER_S)
+        if self.num_queued >= self.limits.max_queued:
+            self._displace_for(claim)
         place = asyncio.get_running_loop().create_future()
         line = self._lines[claim.priority]
         if line.is_empty:  # waiting time that was not used gives no credit
@@ -108,6 +116,14 @@ class Admission:
         line.add(claim.tenant, place)
         self.num_queued += 1
         return place
+
+    def _displace_for(self, claim: Claim) -> None:
+        less_urgent = PRIORITIES[: PRIORITIES.index(claim.priority) : -1]
+        line = next((self._lines[one] for one in less_urgent if not self._lines[one].is_empty), None)
+        if line is None:
+            raise QueueFull(f"{self.num_queued} requests are waiting already", retry_after_s=_RETRY_AFTER_S)
+        line.displace()
+        self.num_queued -= 1
 
     def leave(self) -> None:
         """Give the place to the next in the queue, or free it."""
@@ -119,12 +135,13 @@ class Admission:
         self._turn = line.turn
         line.turn += 1 / line.share
         self.num_queued -= 1
-        line.pop().set_result(None)
+        line.pop().set_result(True)
 
     def give_up(self, claim: Claim, place: _Place) -> None:
         """Stop waiting; a place that was given in this very moment goes on to the next."""
         if place.done():
-            self.leave()
+            if place.result():
+                self.leave()
         else:
             self._lines[claim.priority].remove(claim.tenant, place)
             self.num_queued -= 1
@@ -138,7 +155,7 @@ class Admission:
 
     async def wait(self, claim: Claim, place: _Place) -> None:
         """Until `place`, which `enter` gave, is ours; giving it up at every other end."""
-        limit_s = self._limits.queue_timeout_s
+        limit_s = self.limits.queue_timeout_s
         left_s = limit_s if claim.deadline_s is None else claim.deadline_s - time.monotonic()
         try:
             # Not `wait_for`: it would cancel the future, whose result says who has the place.
@@ -147,7 +164,9 @@ class Admission:
             self.give_up(claim, place)
             raise
         if place.done():
-            return
+            if place.result():
+                return
+            raise QueueFull("the queue is full of more urgent requests", retry_after_s=_RETRY_AFTER_S)
         self.give_up(claim, place)
         if left_s < limit_s:
             raise DeadlineExceeded("the deadline passed while the request waited for a place")

@@ -7,27 +7,26 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from operator import attrgetter
+from dataclasses import replace
 
-from outrider.core import LaneView, Outcome
+from outrider.core import Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.learning import LearningStore, feedback_of
+from outrider.dispatch.route import Router
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneUnavailable
-from outrider.policy.decide import Origin, PolicySet
+from outrider.policy.decide import PolicySet
 from outrider.policy.decision import Decision
-from outrider.policy.features import extract_features
 from outrider.policy.reload import PolicyFiles
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.dialects import dialect_of
-from outrider.runtimes.lane import Lane
 from outrider.runtimes.pool import Pool
 from outrider.telemetry.metrics import Metrics
+from outrider.telemetry.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
-_NUM_IN_FLIGHT = attrgetter("num_in_flight")
 #: Status of a request whose client left; in logs and metrics only.
 CLIENT_LEFT = 499
 
@@ -48,8 +47,11 @@ class Dispatcher:
         self._pool = pool
         self._client = client
         self.files = files
+        self._router = Router(pool, lambda: self.policies, metrics)
         self.store: LearningStore | None = None
         """Where finished requests are recorded; None records none."""
+        self.tracing: Tracing | None = None
+        """Where requests are told of; None: nowhere."""
         self._metrics = metrics
         self._on_outcome = on_outcome
         self.num_open = 0
@@ -75,7 +77,11 @@ class Dispatcher:
         """
         # What no branch below replaces is a fault of ours.
         outcome = Outcome(status=500, error_code="internal_error", tenant=call.claim.tenant)
-        decision: Decision | None = None
+        run: Run | None = None
+        trace = None
+        if self.tracing is not None:
+            trace = self.tracing.begin(call.path, call.headers, call.arrived_at_s)
+            call = replace(call, headers=trace.headers)
         self.num_open += 1
         self._idle.clear()
         try:
@@ -83,56 +89,52 @@ class Dispatcher:
             with _within_limits(call, outcome):
                 async with self._admission.slot(call.claim):
                     outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
-                    decision, lane = self._route(call, model, outcome)
-                    with lane.occupied():
-                        yield self._start(call, lane, model, decision, outcome)
+                    run = self._start(call, model, outcome)
+                    try:
+                        yield run
+                    finally:
+                        run.lane.leave()
         except APIError as error:
             outcome.status, outcome.error_code = error.status, error.code
             raise
         except (asyncio.CancelledError, ConnectionResetError):
-            outcome.status, outcome.error_code = CLIENT_LEFT, "client_left"
+            if run is None or not run.is_settled:
+                outcome.status, outcome.error_code = CLIENT_LEFT, "client_left"
             raise
         finally:
             self.num_open -= 1
             if not self.num_open:
                 self._idle.set()
+            decision = None if run is None else run.decision
             self._end(call, outcome, decision)
+            if trace is not None:
+                trace.end(outcome, {} if decision is None else _chosen(decision))
 
-    def _route(self, call: Call, model: str, outcome: Outcome) -> tuple[Decision, Lane]:
-        """Decide over the ready lanes of the model's group."""
-        began_s = time.monotonic()
-        # Where loads are unknown or equal, the first of equals is taken: the one with the fewest requests of ours.
-        lanes = sorted(self._pool.ready(model, call.path), key=_NUM_IN_FLIGHT)
-        tenant = None if call.key is None else call.claim.tenant
-        features = extract_features(call.body, call.hints, tenant, call.claim.priority)
-        carries_plan = dialect_of(call.path).carries_plan
-        abilities = [lane.ability if carries_plan else lane.unplanned_ability for lane in lanes]
-        views = [LaneView(ability, lane.load()) for ability, lane in zip(abilities, lanes, strict=True)]
-        origin = Origin(call.model, call.client_headers)
-        decision = self.policies.decide(features, call.hints, views, began_s, origin)
-        outcome.phases["plan"] = time.monotonic() - began_s
-        outcome.workload, outcome.num_prompt_tokens = decision.workload, features.num_prompt_tokens
-        plan = decision.plan
-        self._metrics.decided(decision.workload, decision.rule, plan.drafter, plan.k)
-        return decision, lanes[[ability is decision.option.lane for ability in abilities].index(True)]
-
-    def _start(self, call: Call, lane: Lane, model: str, decision: Decision, outcome: Outcome) -> Run:
+    def _start(self, call: Call, model: str, outcome: Outcome) -> Run:
+        """On a lane, where it takes a place that it must leave."""
+        decision, lane = self._router.route(call, model, outcome)
         if lane.url is None:
             raise LaneUnavailable(f"lane {lane.name} is {lane.state.value}", retry_after_s=1.0)
         carries_plan = dialect_of(call.path).carries_plan
-        return Run(
-            call, self._client, lane.name, lane.url, model, decision, outcome,
+        run = Run(
+            call, self._client, lane, lane.url, model, decision, outcome,
             reasons=[] if carries_plan else ["the route carries no plan, so the lane runs what it was set to"],
-            counts_proposed=lane.abilities.counts_proposed,
+            counts_proposed=lane.abilities.counts_proposed, router=self._router,
+            max_retries=self._admission.limits.max_retries,
         )  # fmt: skip
+        run.sent_s = time.monotonic()
+        lane.enter(run.sent_s)
+        return run
 
     def _end(self, call: Call, outcome: Outcome, decision: Decision | None) -> None:
         outcome.total_s = time.monotonic() - call.arrived_at_s
         if outcome.first_event_s is not None:
-            outcome.phases["prefill"] = outcome.first_event_s - outcome.phases["admit"] - outcome.phases["plan"]
-            outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
+            outcome.phases["prefill"] = outcome.first_event_s - sum(outcome.phases.values())
+            # What came whole, or for several choices side by side, does not tell how long a token takes.
+            if call.is_stream and call.num_choices == 1 and outcome.num_events > 1:
+                outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
         self._metrics.ended(outcome)
-        feedback = feedback_of(outcome)
+        feedback = feedback_of(outcome, call.body)
         if decision is not None and feedback is not None:
             self.policies.learn(decision, feedback)
             if self.store is not None:
@@ -143,6 +145,11 @@ class Dispatcher:
         )  # fmt: skip
         if self._on_outcome is not None:
             self._on_outcome(call, outcome)
+
+
+def _chosen(decision: Decision) -> dict[str, str | int]:
+    plan = decision.plan
+    return {"lane": decision.option.lane.name, "rule": decision.rule, "drafter": plan.drafter, "k": plan.k}
 
 
 @contextmanager

@@ -84,14 +84,13 @@ class Key:
 
 
 class KeyRing:
-    """The keys in force. Empty: everybody may ask."""
+    """The keys in force. Without any from the beginning, and when none may come later, everybody may ask."""
 
-    def __init__(self, sections: Sequence[KeySection] = (), now_s: float = 0.0) -> None:
+    def __init__(self, sections: Sequence[KeySection] = (), now_s: float = 0.0, *, may_change: bool = False) -> None:
         self._keys: tuple[Key, ...] = ()
+        self.is_open = not sections and not may_change
+        """Nobody needs a key; a file that has none any more does not make it so."""
         self.replace(sections, now_s)
-
-    def __len__(self) -> int:
-        return len(self._keys)
 
     def replace(self, sections: Sequence[KeySection], now_s: float) -> None:
         """Put other keys in force. A key that stays, by name, keeps its object when nothing about it changed."""
@@ -100,6 +99,10 @@ class KeyRing:
             old[section.name] if section.name in old and old[section.name].section == section else Key(section, now_s)
             for section in sections
         )
+
+    def named(self, name: str | None) -> Key | None:
+        """The key of this name; None when none is."""
+        return next((key for key in self._keys if key.section.name == name), None)
 
     def find(self, secret: str | None) -> Key:
         """The key whose text is `secret`. Every key is compared, each in constant time. Unauthorized when none is."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sqlite3
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,20 +17,28 @@ from outrider.config import Config
 from outrider.core import Outcome
 from outrider.errors import ConfigError
 from outrider.policy.decision import Decision
+from outrider.policy.features import text_of
 from outrider.policy.learning import Feedback, Learner
+from outrider.policy.lookup import Written
 from outrider.version import __version__
+
+logger = logging.getLogger(__name__)
 
 #: Recorded requests that are kept; the oldest go first.
 _MAX_RECORDS = 100_000
 #: Seconds between two writes of what was learnt.
 _SAVE_INTERVAL_S = 60.0
+#: How long a write waits for another process that holds the file.
+_LOCK_TIMEOUT_S = 1.0
 
 
-def feedback_of(outcome: Outcome) -> Feedback | None:
+def feedback_of(outcome: Outcome, body: Mapping[str, Any]) -> Feedback | None:
     """What the policy may learn from how a request ended; None when it did not end well."""
     if outcome.status != 200:
         return None
-    return Feedback(outcome.stats, outcome.num_completion_tokens, outcome.phases.get("decode"))
+    # A stream's text is not at hand: it is relayed without being read.
+    written = None if outcome.text is None else Written.of(text_of(body), outcome.text)
+    return Feedback(outcome.stats, outcome.num_completion_tokens, outcome.phases.get("decode"), written)
 
 
 def record_of(decision: Decision, outcome: Outcome) -> dict[str, Any]:
@@ -52,9 +63,10 @@ class LearningStore:
     """One SQLite file: what was learnt, and the last requests. ConfigError when it cannot be used."""
 
     def __init__(self, path: Path) -> None:
-        self._pending: list[tuple[str]] = []
+        self._path = path
+        self._pending: deque[tuple[str]] = deque(maxlen=_MAX_RECORDS)
         try:
-            self._db = sqlite3.connect(path)
+            self._db = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
             with self._db:
                 self._db.execute("CREATE TABLE IF NOT EXISTS learnt (id INTEGER PRIMARY KEY, state TEXT NOT NULL)")
                 self._db.execute("CREATE TABLE IF NOT EXISTS records (id INTEGER PRIMARY KEY, record TEXT NOT NULL)")
@@ -66,10 +78,21 @@ class LearningStore:
         row = self._db.execute("SELECT state FROM learnt WHERE id = 1").fetchone()
         return Learner.from_state(None if row is None else json.loads(row[0]), dict(key))
 
-    def save(self, learner: Learner, key: Mapping[str, str]) -> None:
-        """Replace what was learnt and add the requests since the last time, in one transaction."""
-        state = json.dumps(learner.to_state(dict(key)))
-        rows, self._pending = self._pending, []
+    async def save(self, learner: Learner, key: Mapping[str, str]) -> None:
+        """Replace what was learnt and add the requests since the last time. One at a time.
+
+        A failure is logged, and the requests are kept for the next time.
+        """
+        state, rows = json.dumps(learner.to_state(dict(key))), list(self._pending)
+        self._pending.clear()
+        try:
+            await asyncio.to_thread(self._write, state, rows)
+        except sqlite3.Error as error:
+            logger.warning("%s: what was learnt could not be saved: %s", self._path, error)
+            self._pending = deque([*rows, *self._pending], _MAX_RECORDS)
+
+    def _write(self, state: str, rows: list[tuple[str]]) -> None:
+        """In one transaction."""
         with self._db:
             self._db.execute("INSERT OR REPLACE INTO learnt VALUES (1, ?)", (state,))
             self._db.executemany("INSERT INTO records (record) VALUES (?)", rows)
@@ -93,17 +116,26 @@ def learning_key(config: Config) -> dict[str, str]:
     return {"build": __version__, "lanes": str(config.lanes)}
 
 
-async def kept(store: LearningStore, learner: Learner, key: Mapping[str, str]) -> AsyncIterator[None]:
+async def kept(
+    store: LearningStore, learner: Learner, key: Mapping[str, str], *, interval_s: float = _SAVE_INTERVAL_S
+) -> AsyncIterator[None]:
     """Save what is learnt now and then, and at the end; the file is closed then."""
 
+    is_over = asyncio.Event()
+
     async def save_regularly() -> None:
-        while True:
-            await asyncio.sleep(_SAVE_INTERVAL_S)
-            store.save(learner, key)
+        is_last = False
+        while not is_last:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await is_over.wait()
+            is_last = is_over.is_set()  # before the write: what comes while one is written is for the next
+            await store.save(learner, key)
 
     task = asyncio.create_task(save_regularly())
     yield
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    store.save(learner, key)
-    store.close()
+    is_over.set()
+    try:
+        await task
+    finally:
+        store.close()

@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
+from types import TracebackType
 from typing import Any
 
 from outrider.core import Outcome, Report, SpecStats, WirePlan
 from outrider.dispatch.call import Call
-from outrider.errors import APIError, DeadlineExceeded
+from outrider.dispatch.route import Router
+from outrider.errors import APIError, DeadlineExceeded, LaneFailed
 from outrider.policy.decision import Decision
 from outrider.policy.plan import Plan
 from outrider.runtimes.client import LaneAnswer, LaneClient, lane_call
+from outrider.runtimes.lane import Lane
 
 #: Header by which clients set a deadline and lanes are told what is left of it, in milliseconds.
 DEADLINE = "x-outrider-deadline-ms"
 #: A pause between two events that a reader notices.
 SLOW_GAP_S = 0.5
+#: By then a request is on its way, and the lane has not answered yet.
+_SENT_S = 0.001
 #: Said in the report when the lane's counts cannot be believed.
 CONTRADICTION = "the lane's statistics contradict themselves"
 
@@ -30,8 +35,9 @@ class Run:
 
     call: Call
     client: LaneClient
-    lane: str
+    lane: Lane
     url: str
+    """Of the lane when the run began; a restart has another."""
     model: str
     decision: Decision
     outcome: Outcome
@@ -39,7 +45,19 @@ class Run:
     """What came to light after the decision."""
     counts_proposed: bool = True
     """Whether the lane's count of proposed drafts can be believed."""
+    is_settled: bool = False
+    """How the request ends is known: what happens to the connection after that changes it no more."""
+    failure: APIError | None = None
+    """With which it ended, where it has failed and that was told in its stream."""
+    router: Router | None = None
+    """Finds another lane; None: there is none."""
+    max_retries: int = 1
+    tried: list[Lane] = field(default_factory=list)
+    """Lanes of earlier attempts."""
+    sent_s: float = 0.0
+    """`time.monotonic()` at which this attempt began."""
     _last_event_s: float = 0.0
+    _decided: tuple[str, ...] | None = None
 
     @property
     def plan(self) -> Plan:
@@ -47,14 +65,17 @@ class Run:
         return self.decision.plan
 
     def open(self) -> AbstractAsyncContextManager[LaneAnswer]:
-        """Send the request to the lane; leaving the block early aborts it there. DeadlineExceeded."""
+        """Send the request to the lane; leaving the block early aborts it there.
+
+        DeadlineExceeded, LaneFailed.
+        """
         call = self.call
         model = self.model if call.body.get("model") is None else None
         attempt = lane_call(
             call.path, call.raw, self.plan, model=model, is_stream=call.is_stream, headers=self._headers()
         )
-        answer = self.client.open(self.lane, self.url, attempt)
-        return answer if call.claim.deadline_s is None else self._open_in_time(answer)
+        asyncio.get_running_loop().call_later(_SENT_S, self._explain)
+        return self._open_in_time(self.client.open(self.lane.name, self.url, attempt))
 
     @asynccontextmanager
     async def _open_in_time(self, opened: AbstractAsyncContextManager[LaneAnswer]) -> AsyncIterator[LaneAnswer]:
@@ -64,17 +85,16 @@ class Run:
             yield answer
 
     def within_deadline(self) -> AbstractAsyncContextManager[None]:
-        """DeadlineExceeded when the request's deadline passes in the block."""
-        left_s = self._left_s()
-        return nullcontext() if left_s is None else _deadline(left_s)
+        """DeadlineExceeded when the request's deadline passes in the block, LaneFailed when its lane fails."""
+        return _Scope(self.lane, self.left_s())
 
-    def _left_s(self) -> float | None:
+    def left_s(self) -> float | None:
         """Seconds to the deadline; None when there is none."""
         deadline_s = self.call.claim.deadline_s
         return None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
 
     def _headers(self) -> Mapping[str, str]:
-        left_s = self._left_s()
+        left_s = self.left_s()
         return self.call.headers if left_s is None else {**self.call.headers, DEADLINE: str(int(1000 * left_s))}
 
     def saw_event(self) -> None:
@@ -99,10 +119,32 @@ class Run:
     def succeed(self) -> None:
         """The answer was relayed to its end."""
         self.outcome.status, self.outcome.error_code = 200, None
+        self.is_settled = True
 
     def fail(self, error: APIError) -> None:
         """The request ends with this error, whether or not the client could be told by a status."""
         self.outcome.status, self.outcome.error_code = error.status, error.code
+        self.is_settled, self.failure = True, error
+
+    def moves(self, decision: Decision, lane: Lane, url: str, reason: str) -> None:
+        """To another attempt, with nothing of the one before but its time."""
+        outcome, now_s = self.outcome, time.monotonic()
+        self.lane.leave()
+        lane.enter(now_s)
+        self.tried.append(self.lane)
+        self.reasons = [one for one in self.reasons if one != CONTRADICTION] + [reason]
+        self.decision, self.lane, self.url, self.sent_s, self._decided = decision, lane, url, now_s, None
+        self.counts_proposed = lane.abilities.counts_proposed
+        spent_s = now_s - self.call.arrived_at_s
+        outcome.phases["retry"] = spent_s - outcome.phases["admit"] - outcome.phases["plan"]
+        outcome.first_event_s = outcome.num_completion_tokens = outcome.stats = None
+        outcome.num_events = outcome.num_slow_gaps = 0
+
+    def _explain(self) -> tuple[str, ...]:
+        """The decision in words. They take time to write, which costs nothing while the lane works."""
+        if self._decided is None:
+            self._decided = self.decision.reasons
+        return self._decided
 
     def report(self) -> Report:
         """The answer's `outrider` object, as far as it is known now."""
@@ -112,11 +154,11 @@ class Run:
             requested=call.hints.model_dump(exclude_unset=True),
             effective=WirePlan(drafter=self.plan.drafter, k=self.plan.k),
             observed=None if stats is None else stats.observed(),
-            lane=self.lane,
+            lane=self.lane.name,
             workload=decision.workload,
             rule=decision.rule,
             task=decision.features.task,
-            reasons=[*decision.reasons, *self.reasons],
+            reasons=[*self._explain(), *self.reasons],
             inputs=self._inputs() if call.hints.verbose else None,
         )
 
@@ -129,10 +171,30 @@ class Run:
         }
 
 
-@asynccontextmanager
-async def _deadline(left_s: float) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(left_s):
-            yield
-    except TimeoutError as error:
-        raise DeadlineExceeded("the request's deadline passed") from error
+class _Scope:
+    """Ends with a deadline or a lane. A class, since one made of a generator costs several times as much."""
+
+    def __init__(self, lane: Lane, left_s: float | None) -> None:
+        self._lane = lane
+        self._limit = asyncio.timeout(left_s)
+        self._has_failed = False
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+        self._lane.on_failure.add(self._fail)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lane.on_failure.discard(self._fail)
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError as end:
+            if self._has_failed:
+                raise LaneFailed(f"lane {self._lane.name} failed") from end
+            raise DeadlineExceeded("the request's deadline passed") from end
+
+    def _fail(self) -> None:
+        if not self._limit.expired():
+            self._has_failed = True
+            self._limit.reschedule(asyncio.get_running_loop().time())

@@ -36,7 +36,11 @@ class Anatomy:
     """Reading as much memory as the packed weights take, once, with all threads."""
     median_read_s: float
     operators_s: float
-    """The step's operators, called one after another with the arguments that they had; the calls' own cost is off."""
+    """The step's operators, called one after another with the arguments that they had; the calls' own cost is off.
+
+    Those that work in place go on from what the turn before has left, so that values grow, in the end beyond all
+    bounds. Their number and sizes, which decide the time, stay the same.
+    """
     num_operators: int
     top: list[tuple[str, float]]
     """Operators that take longest in all, with the cost of calling and timing them: name and seconds per step."""

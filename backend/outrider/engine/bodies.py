@@ -40,7 +40,7 @@ _WITHOUT_EFFECT = frozenset({
     "return_cached_tokens_details",
 })  # fmt: skip
 
-BodyT = TypeVar("BodyT", bound="_Body")
+BodyT = TypeVar("BodyT", bound="RequestObject")
 _FIELD = re.compile(r"(?!(str|int|list|dict)$)[a-z_]+")
 _MAX_STOPS = 16
 #: Choices that one request may ask for.
@@ -50,7 +50,7 @@ TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
-class _Body(BaseModel):
+class RequestObject(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
@@ -59,7 +59,7 @@ class _Body(BaseModel):
         return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
 
 
-class SamplingFields(_Body):
+class SamplingFields(RequestObject):
     """Sampling fields that all routes share."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
@@ -114,7 +114,7 @@ class GrammarField:
     param: str
 
 
-class JsonSchema(_Body):
+class JsonSchema(RequestObject):
     """`strict` makes no difference: every answer follows its schema."""
 
     schema_: dict[str, Any] | bool = Field(alias="schema")
@@ -123,7 +123,7 @@ class JsonSchema(_Body):
     strict: bool = True
 
 
-class ResponseFormat(_Body):
+class ResponseFormat(RequestObject):
     """OpenAI's `response_format`."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
@@ -136,11 +136,12 @@ class ResponseFormat(_Body):
         return self
 
 
-class StreamOptions(_Body):
+class StreamOptions(RequestObject):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
 
 
-class TextPart(_Body):
+class TextPart(RequestObject):
     type: Literal["text"]
     text: str
 
@@ -149,14 +150,14 @@ def joined(content: str | list[TextPart]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
-class Prediction(_Body):
+class Prediction(RequestObject):
     """What the caller expects as the answer, as OpenAI's predicted outputs give it."""
 
     type: Literal["content"]
     content: str | list[TextPart]
 
 
-class CacheFields(_Body):
+class CacheFields(RequestObject):
     """Who shares cached beginnings with whom; both of SGLang's fields isolate."""
 
     cache_salt: str = ""
@@ -188,27 +189,6 @@ class OpenAIBody(SamplingFields, CacheFields):
         elif self.response_format.type == "json_object":
             found.append(GrammarField("json", '{"type": "object"}', "response_format"))
         return found
-
-
-class Message(_Body):
-    """One message; content that is not text is refused, and so are tool calls, which the templates would drop."""
-
-    role: Annotated[str, Field(min_length=1)]
-    content: str | list[TextPart] = ""
-    tool_calls: Annotated[list[Any], Field(max_length=0)] = []
-
-    def for_template(self) -> dict[str, str]:
-        return {"role": self.role, "content": joined(self.content)}
-
-
-class ChatBody(OpenAIBody):
-    """/v1/chat/completions"""
-
-    messages: Annotated[list[Message], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    logprobs: bool = False
-    top_logprobs: TopLogprobs = 0
 
 
 class CompletionBody(OpenAIBody):

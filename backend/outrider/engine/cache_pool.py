@@ -87,18 +87,21 @@ class CachePool:
         cache.place(hits)
         cache.length = len(hits) * BLOCK_SIZE
         self._holdings[cache] = _Holding(cache, root, blocks_for(num_expected), digests)
-        has_grown = self.grow(cache, len(token_ids))
+        has_grown = self.grow(cache, len(token_ids), num_spare)
         assert has_grown, (len(token_ids), self.num_available)
         self._last_use[cache.blocks] = _NOW
         return cache
 
-    def grow(self, cache: SequenceCache, num_positions: int) -> bool:
-        """Make room for so many positions; False, and nothing happens, when too few blocks are available."""
+    def grow(self, cache: SequenceCache, num_positions: int, num_spare: int = 0) -> bool:
+        """Make room for so many positions; False, and nothing happens, when too few blocks are available.
+
+        Shared blocks are copied to a better place only where that leaves `num_spare` blocks.
+        """
         num_new = blocks_for(num_positions) - len(cache.blocks)
         if num_new > self.num_available:
             return False
         if num_new > 0:
-            self._extend(self._holdings[cache], num_new)
+            self._extend(self._holdings[cache], num_new, num_spare)
         return True
 
     def largest(self, cache: SequenceCache) -> int:
@@ -124,15 +127,17 @@ class CachePool:
         cache.place([])
         cache.length = 0
 
-    def _extend(self, holding: _Holding, num_new: int) -> None:
+    def _extend(self, holding: _Holding, num_new: int, num_spare: int) -> None:
         """Behind its blocks if that is possible, else all in a new window, else anywhere."""
         cache = holding.cache
         num_blocks = len(cache.blocks) + num_new
         headroom = max(0, min(holding.expected_blocks - num_blocks, MAX_HEADROOM))
+        num_shared = int((self._references[cache.blocks] > 1).sum())
+        can_move = num_new + num_shared + num_spare <= self.num_available
         if self._fits_behind(cache, num_new):
             start = cache.blocks[-1] + 1
             new = list(range(start, start + num_new))
-        elif (window := self._window(holding, num_blocks, headroom)) is not None:
+        elif can_move and (window := self._window(holding, num_blocks, headroom)) is not None:
             self._move(cache, window)
             new = list(range(window + len(cache.blocks), window + num_blocks))
         else:

@@ -35,11 +35,6 @@ class ModelConfig:
     has_qkv_bias: bool = False
     has_qk_norm: bool = False
 
-    @property
-    def cache_bytes_per_token(self) -> int:
-        """Memory of one cached position: float32 keys and values of every layer."""
-        return 2 * 4 * self.num_layers * self.num_kv_heads * self.head_dim
-
 
 def read_config(folder: Path, architectures: tuple[str, ...] = ARCHITECTURES) -> ModelConfig:
     """ModelError names the folder and what is missing, wrong or not supported."""

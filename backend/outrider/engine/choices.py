@@ -50,11 +50,20 @@ class Choices:
             await self._stack.enter_async_context(self._loop.generate(request, self._stream))
         self._num_started = max(self._num_started, count)
 
+    async def _start_rest(self) -> None:
+        """An abort of the first choice is one of the request: those that have not started never do."""
+        finish = self._loop.abort_of(self._requests[0].rid)
+        if finish is None:
+            await self.start(len(self._requests))
+        for request in self._requests[self._num_started :]:
+            self._stream.put_nowait(Output(request.rid, "", (), finish))
+        self._num_started = len(self._requests)
+
     async def next(self) -> list[tuple[int, Output]]:
         """What has happened since the last look, merged by choice: a slow reader gets larger pieces, not more."""
         merged: dict[str, Output] = {}
         output = await self._stream.get()
-        await self.start(len(self._requests))
+        await self._start_rest()
         while True:
             earlier = merged.get(output.rid)
             merged[output.rid] = output if earlier is None else earlier.merged(output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,10 +11,13 @@ import torch
 from outrider.core import SpecStats
 from outrider.cost import CostTable
 from outrider.engine.attention import Segment
+from outrider.engine.attention.choice import Attention, attention_for
 from outrider.engine.cache_pool import CachePool
+from outrider.engine.checkpoint import ModelConfig
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DrafterSources, DraftOptions
 from outrider.engine.grammar import GrammarCompiler
+from outrider.engine.kv_cache import BLOCK_SIZE, blocks_for
 from outrider.engine.logprobs import TokenLogprob, token_logprobs
 from outrider.engine.model import LlamaModel
 from outrider.engine.scheduler import Scheduler, Work
@@ -58,9 +61,13 @@ class Output:
     """Prompt tokens that did not have to be computed."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """One per token, when they were asked for."""
-    near_ties: tuple[int, ...] = ()
+    near_ties: tuple[int, ...] | None = ()
     """Output positions of this step's tokens that rounding could have changed: there, the same seed may part from an
-    equal request that ran in other company. Not known of tokens that rejection chose, which promise only a law."""
+    equal request that ran in other company. None, unknown, for tokens that rejection chose, which promise only a law,
+    and where the model does not compute in float32, whose rounding alone was measured."""
+
+    num_accepted: int | None = None
+    """Draft tokens that were accepted so far; None when nothing is speculated."""
 
     def merged(self, later: Output) -> Output:
         """This output and the one that followed it."""
@@ -69,7 +76,7 @@ class Output:
             text=self.text + later.text,
             token_ids=self.token_ids + later.token_ids,
             logprobs=self.logprobs + later.logprobs,
-            near_ties=self.near_ties + later.near_ties,
+            near_ties=None if self.near_ties is None or later.near_ties is None else self.near_ties + later.near_ties,
         )
 
 
@@ -82,9 +89,13 @@ class Engine:
         limits: EngineLimits,
         options: DraftOptions = DEFAULT_OPTIONS,
         cost: CostTable | None = None,
+        attention_of: Callable[[ModelConfig], Attention] = attention_for,
     ) -> None:
-        """With a cost table, drafts that do not pay for their rows are not verified."""
-        self.model = LlamaModel(folder)
+        """With a cost table, drafts that do not pay for their rows are not verified.
+
+        `attention_of` chooses attention, and with it device and type.
+        """
+        self.model = LlamaModel(folder, attention_of)
         self.tokenizer = Tokenizer(folder)
         own = self.model.config.context_length
         self.pool = CachePool(self.model.config, limits.max_total_tokens, self.model.placement)
@@ -94,7 +105,7 @@ class Engine:
                 f"{folder}: the tokenizer has {self.tokenizer.vocab_size} tokens, the model "
                 f"{self.model.config.vocab_size}"
             )
-        max_positions = limits.max_running * self.context_length
+        max_positions = limits.max_running * blocks_for(self.context_length) * BLOCK_SIZE
         self.drafters = DrafterSources(self.model, self.tokenizer, options, max_positions, cost)
         config = self.model.config
         self._is_lossy = options.is_lossy
@@ -109,7 +120,7 @@ class Engine:
     @property
     def memory(self) -> dict[str, int]:
         """Bytes at most, of the target: its packed weights and the pool. Drafting models' are in `drafters.info`."""
-        pool = self.pool.num_positions * self.model.config.cache_bytes_per_token
+        pool = self.pool.num_positions * self.model.cache_bytes_per_token
         return {"weight_bytes": 2 * self.model.num_parameters, "max_cache_bytes": pool}
 
     def check(self, request: GenerateRequest, param: str) -> None:
@@ -137,12 +148,16 @@ class Engine:
         sequence = self.scheduler.abort(rid, finish)
         return None if sequence is None else self._output(sequence)
 
+    def expire(self, now_s: float) -> list[Output]:
+        """End the requests whose deadline, on the monotonic clock, has passed; their last outputs."""
+        return [self._output(sequence) for sequence in self.scheduler.expire(now_s)]
+
     def step(self) -> list[Output]:
-        """Run one step; outputs of the sequences that emitted tokens or whose time was up."""
-        outputs = [self._output(sequence) for sequence in self.scheduler.expire(time.monotonic())]
+        """Run one step; outputs of the sequences that emitted tokens."""
         work = self.scheduler.schedule()
         if not work:
-            return outputs
+            return []
+        outputs = []
         taps = Taps(point for item in work for point in item.points)
         logits = self.model.forward([self._segment(w) for w in work], taps=taps)
         row = first = 0
@@ -197,19 +212,22 @@ class Engine:
         masks = None if sequence.grammar is None else sequence.grammar.masks(work.proposal)
         rule = typical_acceptance if self._accepts_typical(request) else verify
         verified = rule(Target(logits, request.law, history, masks), noise, work.proposal)
-        if sequence.state is SequenceState.PREFILLING:
-            sequence.state = SequenceState.DECODING
-        else:
-            sequence.count_verify(work.proposal, verified.path)
+        is_first = sequence.state is SequenceState.PREFILLING
+        sequence.state = SequenceState.DECODING
         assert sequence.cache is not None
         sequence.cache.keep(len(work.proposal), verified.path)
         self._show_features(work, taps, first_row, verified.path)
         before = len(sequence.token_ids)
         text = sequence.append(verified.token_ids)
         emitted = tuple(sequence.token_ids[before:])
+        if not is_first:
+            sequence.count_verify(work.proposal, verified.path, len(emitted))
         logprobs: tuple[TokenLogprob, ...] = ()
         if request.num_top_logprobs is not None:
             rows = [0, *(node + 1 for node in verified.path)][: len(emitted)]
             logprobs = token_logprobs(logits[rows], emitted, request.num_top_logprobs)
-        near_ties = tuple(position + depth for depth in verified.near_ties if depth < len(emitted))
-        return replace(self._output(sequence, text, emitted), logprobs=logprobs, near_ties=near_ties)
+        near_ties: tuple[int, ...] | None = None
+        if verified.near_ties is not None and self.model.placement.dtype is torch.float32:
+            near_ties = tuple(position + depth for depth in verified.near_ties if depth < len(emitted))
+        output = self._output(sequence, text, emitted)
+        return replace(output, logprobs=logprobs, near_ties=near_ties, num_accepted=sequence.num_accepted)

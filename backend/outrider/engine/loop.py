@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 
 from outrider.engine.engine import Engine, Output
 from outrider.engine.sequence import Finish, GenerateRequest
@@ -32,6 +33,19 @@ class EngineLoad:
     """Over the last steps that emitted something; 0 when idle."""
 
 
+@dataclass(slots=True)
+class _Listener:
+    """Somebody who waits for a request's outputs."""
+
+    rid: str
+    handle: str
+    """The id that the engine knows the request by. Nobody has it again, while a client may reuse its own at once,
+    when outputs of its last request are still on their way."""
+    stream: Stream
+    abort: Finish | None = None
+    """How the request was aborted, or will be in a moment."""
+
+
 class EngineLoop:
     """Owns the engine's thread. Commands go in through a deque, outputs come back one loop callback per step.
 
@@ -46,7 +60,11 @@ class EngineLoop:
         self._commands: deque[Callable[[], list[Output]]] = deque()
         self._wake = threading.Event()
         self._is_stopping = False
-        self._streams: dict[str, Stream] = {}
+        self._listeners: dict[str, _Listener] = {}
+        """By handle."""
+        self._handles: dict[str, str] = {}
+        """By the request's id."""
+        self._numbers = count()
         self._loop = asyncio.get_running_loop()
         self._rate = _Rate()
         self.load = EngineLoad()
@@ -73,7 +91,7 @@ class EngineLoop:
     @property
     def num_streams(self) -> int:
         """Requests that somebody still listens to."""
-        return len(self._streams)
+        return len(self._listeners)
 
     @asynccontextmanager
     async def generate(self, request: GenerateRequest, stream: Stream | None = None) -> AsyncIterator[Stream]:
@@ -83,23 +101,34 @@ class EngineLoop:
         """
         if not self.is_alive:
             raise LaneUnavailable("the engine is shutting down")
-        if request.rid in self._streams:
+        if request.rid in self._handles:
             raise InvalidRequest(f"duplicate request id {request.rid!r}", param="rid")
-        stream = self._streams[request.rid] = stream or asyncio.Queue()
+        handle = self._handles[request.rid] = f"{request.rid}/{next(self._numbers)}"
+        listener = self._listeners[handle] = _Listener(request.rid, handle, stream or asyncio.Queue())
         try:
-            self._send(lambda: self._add(request))
-            yield stream
+            self._send(lambda: self._add(replace(request, rid=handle)))
+            yield listener.stream
         finally:
             # A request that has ended is unknown to the engine by now, and aborting it does nothing.
-            del self._streams[request.rid]
             self.abort(request.rid, Finish("abort", message="the client left", status=499))
+            del self._listeners[handle], self._handles[request.rid]
 
     def abort(self, rid: str, finish: Finish) -> None:
         """End the request with exactly this id before the next step; unknown ids are ignored."""
-        self._send(lambda: [output] if (output := self.engine.abort(rid, finish)) else [])
+        listener = self._listeners.get(self._handles.get(rid, ""))
+        if listener is not None:
+            listener.abort = finish
+            handle = listener.handle
+            self._send(lambda: [output] if (output := self.engine.abort(handle, finish)) else [])
 
     def abort_all(self, finish: Finish) -> None:
+        for listener in self._listeners.values():
+            listener.abort = finish
         self._send(lambda: self._abort_all(finish))
+
+    def abort_of(self, rid: str) -> Finish | None:
+        """How a request that somebody listens to was aborted; None when it was not."""
+        return self._listeners[self._handles[rid]].abort
 
     async def stop(self) -> None:
         """End the thread after its current step; requests that still run are told."""
@@ -114,7 +143,7 @@ class EngineLoop:
         self._wake.set()
 
     def _add(self, request: GenerateRequest) -> list[Output]:
-        if request.rid in self._streams:  # else the client left before the engine came to it
+        if request.rid in self._listeners:  # else the client left before the engine came to it
             self.engine.add(request)
         return []
 
@@ -130,6 +159,7 @@ class EngineLoop:
             outputs = []
             while self._commands:
                 outputs.extend(self._commands.popleft()())
+            outputs.extend(self.engine.expire(time.monotonic()))
             outputs.extend(self._step())
             self._update_load(outputs)
             if outputs:
@@ -154,9 +184,11 @@ class EngineLoop:
     def _deliver(self, outputs: list[Output]) -> None:
         for output in outputs:
             self._on_output(output)
-            stream = self._streams.get(output.rid)
-            if stream is not None:
-                stream.put_nowait(output)
+            listener = self._listeners.get(output.rid)
+            if listener is not None:
+                if output.finish is not None and output.finish.kind == "abort":
+                    listener.abort = output.finish
+                listener.stream.put_nowait(replace(output, rid=listener.rid))
 
 
 class _Rate:

@@ -24,7 +24,9 @@ class EngineMetrics:
         self._accepted = Counter("outrider:spec_accepted", "Draft tokens accepted", registry=self._registry)
         self._failures = Counter("outrider:drafter_failures", "Faults in drafters", registry=self._registry)
         self._near_ties = Counter(
-            "outrider:near_ties", "Tokens that rounding could have changed", registry=self._registry
+            "outrider:near_ties",
+            "Tokens that rounding could have changed, where that is known",
+            registry=self._registry,
         )
         self._running = Gauge("sglang:num_running_reqs", "Running requests", registry=self._registry)
         self._waiting = Gauge("sglang:num_queue_reqs", "Waiting requests", registry=self._registry)
@@ -33,7 +35,7 @@ class EngineMetrics:
 
     def observe(self, output: Output) -> None:
         self._tokens.inc(len(output.token_ids))
-        self._near_ties.inc(len(output.near_ties))
+        self._near_ties.inc(len(output.near_ties or ()))
         if output.finish is not None:
             self._requests.labels(output.finish.kind).inc()
         self._failures.inc(output.num_drafter_failures)

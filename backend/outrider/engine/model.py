@@ -59,6 +59,12 @@ class LlamaModel:
         self._head = self._packed(head)
         self.num_parameters = weights.num_taken
 
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Memory of one cached position: keys and values of every layer."""
+        c = self.config
+        return 2 * self.placement.dtype.itemsize * c.num_layers * c.num_kv_heads * c.head_dim
+
     def new_cache(self, num_positions: int) -> SequenceCache:
         """A cache with memory of its own where this model computes."""
         return SequenceCache(self.config, num_positions, placement=self.placement)

@@ -14,8 +14,11 @@ import torch
 from pydantic import ValidationError
 
 from outrider.cost import DRAFTED, VERSION, CostTable, DraftCost, cpu_name
+from outrider.engine.attention.choice import placement_for
+from outrider.engine.checkpoint import read_config
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.engine import Engine
+from outrider.engine.placement import Placement
 from outrider.engine.sequence import Finish, GenerateRequest
 from outrider.errors import ModelError
 from outrider.policy.plan import Plan
@@ -71,7 +74,7 @@ def profile(engine: Engine, folder: Path, progress: Progress = lambda what, frac
         drafters[name] = _draft_cost(engine, name)
     return CostTable(
         version=VERSION,
-        key=machine_key(folder),
+        key=machine_key(folder, engine.model.placement),
         num_sequences=NUM_SEQUENCES,
         widths=WIDTHS,
         contexts=contexts,
@@ -81,7 +84,7 @@ def profile(engine: Engine, folder: Path, progress: Progress = lambda what, frac
         ),
         draft_s={name: cost.first_s + (DRAFTED - 1) * cost.step_s for name, cost in drafters.items()},
         drafters=drafters,
-        bytes_per_token=engine.model.config.cache_bytes_per_token,
+        bytes_per_token=engine.model.cache_bytes_per_token,
         weight_bytes=weight_bytes,
         read_s=_read_s(weight_bytes),
         resident_bytes=resident_bytes(),
@@ -190,7 +193,7 @@ def _read_s(num_bytes: int) -> float:
     return median(times)
 
 
-def machine_key(folder: Path) -> dict[str, str]:
+def machine_key(folder: Path, placement: Placement) -> dict[str, str]:
     """What a table is valid for: hardware, model and build."""
     weights = sorted(folder.glob("*.safetensors"))
     digest = hashlib.sha256((folder / "config.json").read_bytes())
@@ -200,6 +203,8 @@ def machine_key(folder: Path) -> dict[str, str]:
         "cpu": cpu_name(),
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
+        "device": "cpu" if placement.is_cpu else torch.cuda.get_device_name(placement.device),
+        "dtype": str(placement.dtype).removeprefix("torch."),
         "model": digest.hexdigest()[:16],
         "torch": torch.__version__.partition("+")[0],
         "outrider": __version__,
@@ -208,7 +213,8 @@ def machine_key(folder: Path) -> dict[str, str]:
 
 def table_path(folder: Path, cache: Path) -> Path:
     """Where the table of this model on this machine lies, whether it is there or not."""
-    key = "\n".join(f"{name} {value}" for name, value in sorted(machine_key(folder).items()))
+    placement = placement_for(read_config(folder))
+    key = "\n".join(f"{name} {value}" for name, value in sorted(machine_key(folder, placement).items()))
     return cache / "profiles" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outrider.engine.bodies import (
-    ChatBody,
     CompletionBody,
     GenerateBody,
     OpenAIBody,
@@ -19,9 +18,11 @@ from outrider.engine.bodies import (
     refuse,
     validated,
 )
+from outrider.engine.chat_body import ChatBody
 from outrider.engine.engine import Engine
-from outrider.engine.grammar import Grammar
+from outrider.engine.grammar import Grammar, GrammarKind
 from outrider.engine.sequence import GenerateRequest
+from outrider.engine.tools import END, for_template, forced_grammar
 from outrider.errors import ContextLengthExceeded, InvalidRequest
 from outrider.policy.plan import PLAN_OFF, Plan
 
@@ -46,18 +47,37 @@ class Parsed:
     warning: str | None = None
     """Why the plan's drafter may not pay on this machine."""
     num_choices: int = 1
+    has_tools: bool = False
+    """Whether calls of tools are read from the answer."""
+    has_running_usage: bool = False
+    """Whether every chunk of a stream counts its tokens so far."""
 
 
 def parse_chat(data: object, engine: Engine) -> Parsed:
     body = validated(ChatBody, data)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs", param="top_logprobs")
-    prompt_ids = engine.tokenizer.encode_chat([message.for_template() for message in body.messages])
+    messages, tools = for_template(body, knows_tools=engine.tokenizer.knows_tools)
+    prompt_ids = engine.tokenizer.encode_chat(messages, tools)
     options = _Options(
         "messages", body.max_completion_tokens or body.max_tokens, body.seed, body.rid,
         body.top_logprobs if body.logprobs else None,
     )  # fmt: skip
-    return _openai(body, prompt_ids, options, engine)
+    return _with_tools(_openai(body, prompt_ids, options, engine), body, engine)
+
+
+def _with_tools(parsed: Parsed, body: ChatBody, engine: Engine) -> Parsed:
+    forced = forced_grammar(body)
+    if not body.tools or body.tool_choice == "none":
+        return parsed
+    request = parsed.request
+    if forced is not None:
+        if request.grammar is not None:
+            raise InvalidRequest("one grammar per request: the answer's format is fixed already", param="tool_choice")
+        request = replace(request, grammar=_compiled("ebnf", forced, "tools", engine))
+    elif not body.parallel_tool_calls:
+        request = replace(request, stop=(*request.stop, END))
+    return replace(parsed, request=request, has_tools=True)
 
 
 def parse_completion(data: object, engine: Engine) -> Parsed:
@@ -116,6 +136,7 @@ def _openai(body: OpenAIBody, prompt_ids: list[int], options: _Options, engine: 
         token_text=engine.tokenizer.token_text,
         warning=engine.drafters.warning(request.plan.drafter),
         num_choices=body.n,
+        has_running_usage=body.stream_options.continuous_usage_stats,
     )
 
 
@@ -175,8 +196,12 @@ def _grammar(fields: SamplingFields, prefix: str, engine: Engine) -> Grammar | N
     param = f"{prefix}{found[-1].param}"
     if len(found) > 1:
         raise InvalidRequest(f"one grammar per request: {prefix}{found[0].param} is there already", param=param)
+    return _compiled(found[0].kind, found[0].text, param, engine)
+
+
+def _compiled(kind: GrammarKind, text: str, param: str, engine: Engine) -> Grammar:
     try:
-        return engine.grammars.compile(found[0].kind, found[0].text)
+        return engine.grammars.compile(kind, text)
     except ValueError as error:
         raise InvalidRequest(str(error), param=param) from error
 

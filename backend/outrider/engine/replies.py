@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 
 from outrider.core import SpecStats
-from outrider.engine.choices import choice_id
 from outrider.engine.engine import Output
-from outrider.engine.logprobs import TokenLogprob, chat_logprobs, completion_logprobs, generate_logprobs
+from outrider.engine.logprobs import TokenLogprob, chat_logprobs, completion_logprobs
 from outrider.engine.protocol import Parsed
 from outrider.engine.sequence import Finish
+from outrider.engine.tools import Call, CallReader
 from outrider.errors import APIError
 
 DONE = b"data: [DONE]\n\n"
@@ -58,17 +58,30 @@ class Answer:
     finish: Finish | None = None
     stats: SpecStats | None = None
     num_drafter_failures: int = 0
-    num_near_ties: int = 0
+    num_near_ties: int | None = 0
+    """None when it is unknown of a part."""
     num_cached: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    reader: CallReader | None = None
+    """Reads calls of tools from the text; None when there are no tools."""
+    calls: list[Call] = field(default_factory=list)
+    news: tuple[str, list[Call]] = ("", [])
+    """Text and calls of the last output."""
+    num_accepted: int | None = None
 
     def add(self, output: Output) -> None:
-        self.text += output.text
+        self.news = output.text, []
+        if self.reader is not None:
+            self.news = self.reader.append(output.text, is_last=output.finish is not None)
+        self.text += self.news[0]
+        self.calls += self.news[1]
+        self.num_accepted = output.num_accepted
         self.token_ids.extend(output.token_ids)
         self.finish = output.finish
         self.stats = output.stats
         self.num_drafter_failures = output.num_drafter_failures
-        self.num_near_ties += len(output.near_ties)
+        if self.num_near_ties is not None:
+            self.num_near_ties = None if output.near_ties is None else self.num_near_ties + len(output.near_ties)
         self.num_cached = output.num_cached
         self.logprobs.extend(output.logprobs)
 
@@ -81,12 +94,16 @@ class Answer:
 
     def _ended(self) -> dict[str, Any]:
         assert self.finish is not None
-        return {"finish_reason": self.finish.kind, "matched_stop": self.finish.matched}
+        kind = "tool_calls" if self.calls and self.finish.kind == "stop" else self.finish.kind
+        return {"finish_reason": kind, "matched_stop": self.finish.matched}
 
 
 def answers_of(parsed: Parsed, model: str) -> list[Answer]:
     """One empty answer for each choice."""
-    return [Answer(parsed, model, index) for index in range(parsed.num_choices)]
+    return [
+        Answer(parsed, model, index, reader=CallReader() if parsed.has_tools else None)
+        for index in range(parsed.num_choices)
+    ]
 
 
 def are_unfinished(answers: Sequence[Answer]) -> bool:
@@ -110,6 +127,15 @@ def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": sum(stats.num_proposed or 0 for stats in verified) - accepted,
         }
+    return usage
+
+
+def _running_usage(answer: Answer) -> dict[str, Any]:
+    """Of one choice so far; drafts are counted beside OpenAI's own details."""
+    usage = _usage([answer])
+    if answer.num_accepted is not None:
+        details = usage.get("completion_tokens_details", {})
+        usage["completion_tokens_details"] = {**details, "accepted_draft_tokens": answer.num_accepted}
     return usage
 
 
@@ -146,7 +172,7 @@ def _completion_logprobs(answer: Answer, last: Sequence[TokenLogprob]) -> dict[s
 CHAT = Shape(
     name="chat.completion",
     chunk_name="chat.completion.chunk",
-    whole=lambda text: {"message": {"role": "assistant", "content": text}},
+    whole=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
     delta=lambda text: {"delta": {"content": text}},
     opening={"delta": {"role": "assistant", "content": ""}},
     closing={"delta": {}},
@@ -168,7 +194,7 @@ def whole_body(answers: Sequence[Answer], shape: Shape) -> dict[str, Any]:
     choices = [
         {
             "index": answer.index,
-            **shape.whole(answer.text),
+            **_whole(answer, shape),
             "logprobs": _logprobs(answer, shape, answer.logprobs),
             **answer._ended(),
         }
@@ -179,16 +205,30 @@ def whole_body(answers: Sequence[Answer], shape: Shape) -> dict[str, Any]:
     return body if sglext is None else {**body, "sglext": sglext}
 
 
+def _whole(answer: Answer, shape: Shape) -> dict[str, Any]:
+    part = shape.whole(answer.text)
+    if answer.calls:
+        calls = [call.to_wire() for call in answer.calls]
+        part["message"] |= {"content": answer.text or None, "tool_calls": calls}
+    return part
+
+
 def opening_events(answer: Answer, shape: Shape) -> bytes:
     return b"" if shape.opening is None else _chunk(answer, shape, shape.opening)
 
 
 def delta_events(answer: Answer, shape: Shape, output: Output) -> bytes:
     """A chunk for the output that was just added; tokens whose text is held back still have log probabilities."""
-    if not output.text and not output.logprobs:
+    text, calls = answer.news
+    if not text and not calls and not output.logprobs:
         return b""
-    part = shape.delta(output.text) | {"logprobs": _logprobs(answer, shape, output.logprobs)}
-    return _chunk(answer, shape, part)
+    part = shape.delta(text) | {"logprobs": _logprobs(answer, shape, output.logprobs)}
+    if calls:
+        first = len(answer.calls) - len(calls)
+        told = [call.to_wire(first + i) for i, call in enumerate(calls)]
+        part["delta"] = {"content": text or None, "tool_calls": told}
+    usage = {"usage": _running_usage(answer)} if answer.parsed.has_running_usage else {}
+    return _chunk(answer, shape, part, beside=usage)
 
 
 def _logprobs(answer: Answer, shape: Shape, last: Sequence[TokenLogprob]) -> dict[str, Any] | None:
@@ -229,38 +269,3 @@ def _chunk(
 ) -> bytes:
     choice = {"index": answer.index, "logprobs": None, **part, **ended}
     return event({**_head(answer, shape.chunk_name), "choices": [choice], **beside})
-
-
-def generate_event(answer: Answer) -> bytes:
-    """A step of one choice of /generate; with several, it says of which."""
-    body = generate_body(answer)
-    return event(body | {"index": answer.index} if answer.parsed.num_choices > 1 else body)
-
-
-def generate_body(answer: Answer) -> dict[str, Any]:
-    """/generate: text and ids are cumulative; `spec_*` fields only on the finished answer of a verified request."""
-    meta: dict[str, Any] = {
-        "id": choice_id(answer.parsed.request.rid, answer.index),
-        "finish_reason": None if answer.finish is None else finish_reason(answer.finish, len(answer.token_ids)),
-        "prompt_tokens": len(answer.parsed.request.prompt_ids),
-        "completion_tokens": len(answer.token_ids),
-        "cached_tokens": answer.num_cached,
-        "num_near_ties": answer.num_near_ties,
-        "e2e_latency": time.monotonic() - answer.started_s,
-    }
-    meta |= answer.spec_details or {}
-    if answer.num_drafter_failures:
-        meta["num_drafter_failures"] = answer.num_drafter_failures
-    num_top = answer.parsed.request.num_top_logprobs
-    if num_top is not None:
-        text = answer.parsed.token_text if answer.parsed.has_logprob_texts else None
-        meta |= generate_logprobs(answer.logprobs, text, has_top=num_top > 0)
-    return {"text": answer.text, "output_ids": answer.token_ids, "meta_info": meta}
-
-
-def finish_reason(finish: Finish, num_tokens: int) -> dict[str, Any]:
-    if finish.kind == "length":
-        return {"type": "length", "length": num_tokens}
-    if finish.kind == "abort":
-        return {"type": "abort", "message": finish.message, "status_code": finish.status, "err_type": None}
-    return {"type": "stop", "matched": finish.matched}

@@ -175,7 +175,7 @@ class Scheduler:
         ):
             assert sequence.cache is not None
             room = self._pool.largest(sequence.cache) - sequence.cache.length - 1
-            kept = proposal.only(nodes[:room])
+            kept = sequence.fit(proposal.only(nodes[:room]))
             has_grown = self._has_grown(sequence, len(kept) + 1)
             assert has_grown, (sequence.request.rid, len(kept), room)
             work.append(Work(sequence, (sequence.token_ids[-1], *kept.token_ids), kept, len(kept) + 1))

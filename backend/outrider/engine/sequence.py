@@ -13,7 +13,7 @@ from outrider.engine.stops import StopStrings
 from outrider.engine.tokenizer import Detokenizer
 from outrider.policy.plan import Plan
 from outrider.speculation.noise import Noise
-from outrider.speculation.proposal import NO_DRAFT, Proposal
+from outrider.speculation.proposal import NO_DRAFT, Proposal, SampledChain, SampledTree
 from outrider.speculation.target import SamplingLaw
 
 #: What is assumed of a drafter before its first step, and how many draft tokens that assumption is worth.
@@ -95,7 +95,7 @@ class Sequence:
     num_rejections: int = 0
     """Draft tokens that were tried and rejected."""
     histogram: list[int] = field(default_factory=list)
-    """Entry i counts verify steps with i accepted drafts; empty when the plan is off."""
+    """Entry i counts verify steps that emitted i accepted drafts; empty when the plan is off."""
 
     def __post_init__(self) -> None:
         self.token_ids.extend(self.request.prompt_ids)
@@ -127,6 +127,11 @@ class Sequence:
         )
 
     @property
+    def num_accepted(self) -> int | None:
+        """Draft tokens that were accepted so far; None when the plan is off."""
+        return None if self.drafter is None else sum(i * n for i, n in enumerate(self.histogram))
+
+    @property
     def acceptance(self) -> float:
         """Estimated chance that a draft token is accepted when it is tried; from earlier steps only.
 
@@ -141,14 +146,25 @@ class Sequence:
         return 0 if self.drafter is None else self.drafter.num_failures
 
     def propose(self) -> Proposal:
-        """Draft tokens for the next step, never more than could still be emitted before the last one."""
+        """Draft tokens for the next step, never more than could still be emitted before the last one.
+
+        Of those that the text determines only what fits the grammar. Drawn ones are whole: how many fit depends on
+        which were drawn, and what is verified must not, so the step cuts them by their shape first and then `fit`s.
+        """
         if self.drafter is None:
             return NO_DRAFT
         proposal = self.drafter.propose(min(self.request.plan.k, self.num_remaining - 1))
+        return proposal if isinstance(proposal, SampledChain | SampledTree) else self.fit(proposal)
+
+    def fit(self, proposal: Proposal) -> Proposal:
+        """The proposal without what the grammar makes unreachable."""
         return proposal if self.grammar is None else self.grammar.prune(proposal)
 
-    def count_verify(self, proposal: Proposal, path: tuple[int, ...]) -> None:
-        """Count a step in which the nodes in `path` were accepted, from the root on."""
+    def count_verify(self, proposal: Proposal, path: tuple[int, ...], num_emitted: int) -> None:
+        """Count a step in which the nodes in `path` were accepted, from the root on.
+
+        What was accepted behind the end of the answer was not emitted, and counts as any other wasted draft.
+        """
         if self.drafter is None:
             return
         accepted_below = dict(zip((-1, *path), path, strict=False))
@@ -158,7 +174,7 @@ class Sequence:
             for node, parent in enumerate(proposal.parents)
             if parent == -1 or parent in path
         )
-        num_accepted = len(path)
+        num_accepted = min(len(path), num_emitted)
         self.histogram.extend([0] * (num_accepted + 1 - len(self.histogram)))
         self.histogram[num_accepted] += 1
 

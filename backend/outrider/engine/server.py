@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from outrider.engine import info, replies
+from outrider.engine import generate_replies, info, replies
 from outrider.engine.bodies import MAX_CHOICES
 from outrider.engine.choices import Choices, choice_id, generating, raise_if_aborted
 from outrider.engine.engine import Engine
@@ -101,14 +101,14 @@ class EngineServer:
         async with generating(self._loop, parsed.request, parsed.num_choices) as choices:
             if not parsed.is_stream:
                 await _complete(choices, answers)
-                bodies = [replies.generate_body(answer) for answer in answers]
+                bodies = [generate_replies.generate_body(answer) for answer in answers]
                 return _json(bodies if parsed.num_choices > 1 else bodies[0], parsed)
             response = await _event_stream(request, parsed)
             while replies.are_unfinished(answers):
                 events = b""
                 for index, output in await choices.next():
                     answers[index].add(output)
-                    events += replies.generate_event(answers[index])
+                    events += generate_replies.generate_event(answers[index])
                 await response.write(events)
             await response.write(replies.DONE)
             return response

@@ -28,6 +28,8 @@ KS = (1, 2, 3, 4, 5, 6, 8)
 MAX_PROMPT, MAX_ANSWER, MAX_CHECKED = 96, 32, 48
 #: After the first round, only so many of the layers that did best in the round before are tried.
 WIDTH = 4
+#: Of the time that all takes, the part that the search takes; the check takes the rest.
+_SEARCH_SHARE = 0.9
 Progress = Callable[[str, float], None]
 
 
@@ -78,10 +80,15 @@ def search_layers(
     """
     layers, found = list(range(1, num_layers - 1)), list[Trial]()
     num_rounds = min(len(layers), num_layers // 2)
+    num_trials = len(layers) + sum(min(WIDTH, len(layers) - i) for i in range(1, num_rounds))
+    num_done = 0
     skip: frozenset[int] = frozenset()
     for i in range(num_rounds):
-        progress(f"layers to skip: {i + 1} of {num_layers}", i / num_rounds)
-        trials = {layer: trial(skip | {layer}) for layer in (layers if i == 0 else layers[:WIDTH])}
+        trials = dict[int, Trial]()
+        for layer in layers if i == 0 else layers[:WIDTH]:
+            progress(f"layers to skip: {i + 1} of {num_rounds}", num_done / num_trials)
+            trials[layer] = trial(skip | {layer})
+            num_done += 1
         layers.sort(key=lambda layer: -trials[layer].expected_speedup if layer in trials else 0.0)
         best = layers.pop(0)
         found.append(trials[best])
@@ -159,13 +166,17 @@ def find_layers(
 ) -> LayerSet:
     """Search on every second prompt, then draft with the set for the others and measure; minutes on a real model.
 
-    The engine drafts with what was found from then on. The model has three layers or more, and there are two prompts.
+    The engine drafts with what was found from then on. The model has three layers or more, and there are two prompts
+    or more.
     """
+    assert len(prompts) > 1, len(prompts)
     progress("answers to compare drafts with", 0.0)
     ends = [tuple(prompt[-MAX_PROMPT:]) for prompt in prompts]
     texts = [Text(prompt, _answer(engine, prompt, PLAN_OFF, MAX_ANSWER).token_ids) for prompt in ends[::2]]
     search = SkipSearch(engine, table, texts)
-    trials = search_layers(engine.model.config.num_layers, search.trial, progress)
+    trials = search_layers(
+        engine.model.config.num_layers, search.trial, lambda what, done: progress(what, _SEARCH_SHARE * done)
+    )
     best = max(trials, key=lambda one: one.expected_speedup)
     layers = LayerSet(
         num_layers=engine.model.config.num_layers,
@@ -175,7 +186,7 @@ def find_layers(
         trials=tuple(trials),
     )
     engine.drafters.use_layers(layers)
-    progress("what the best set is worth", 1.0)
+    progress("what the best set is worth", _SEARCH_SHARE)
     step_cost = search.step_s(frozenset(best.skip), best.num_head_tokens) / search.step_s(frozenset(), None)
     layers = layers.model_copy(update={"worth": _worth(engine, ends[1::2], best.k, step_cost)})
     engine.drafters.use_layers(layers)
@@ -190,8 +201,11 @@ class _Answer:
     stats: SpecStats | None
 
 
-def _worth(engine: Engine, prompts: Sequence[Sequence[int]], k: int, step_cost: float) -> Worth:
-    """Decode speed with and without drafts, prompt by prompt, so that a slow spell of the machine hits both."""
+def _worth(engine: Engine, prompts: Sequence[Sequence[int]], k: int, step_cost: float) -> Worth | None:
+    """Decode speed with and without drafts, prompt by prompt, so that a slow spell of the machine hits both.
+
+    None when no answer had more than the token that its prompt gives.
+    """
     plain_s = drafted_s = 0.0
     num_plain = num_drafted = num_tokens = num_steps = 0
     for prompt in prompts:
@@ -204,9 +218,12 @@ def _worth(engine: Engine, prompts: Sequence[Sequence[int]], k: int, step_cost: 
         if drafted.stats is not None:
             num_tokens += drafted.stats.num_accepted + drafted.stats.num_verify_steps
             num_steps += drafted.stats.num_verify_steps
-    speedup = (num_drafted / drafted_s) / (num_plain / plain_s) if num_plain and num_drafted else 1.0
-    length = num_tokens / num_steps if num_steps else 1.0
-    return Worth(k=k, accept_length=length, speedup=speedup, step_cost=step_cost, num_tokens=num_drafted)
+    if not (num_plain and num_steps):
+        return None
+    speedup = (num_drafted / drafted_s) / (num_plain / plain_s)
+    return Worth(
+        k=k, accept_length=num_tokens / num_steps, speedup=speedup, step_cost=step_cost, num_tokens=num_drafted
+    )
 
 
 def _answer(engine: Engine, prompt: Sequence[int], plan: Plan, num_tokens: int) -> _Answer:

@@ -28,7 +28,10 @@ class Tokenizer:
         except (OSError, ValueError) as error:
             raise ModelError(f"{path} cannot be read: {error}") from error
         self._settings = _settings(folder)
-        self._template = _template(folder, self._settings)
+        source = _template_source(folder, self._settings)
+        self._template = None if source is None else _template(folder, source)
+        #: Whether the chat template tells the model of tools itself, in the format that answers are read in.
+        self.knows_tools = "<tool_call>" in (source or "") and "tools" in (source or "")
 
     @property
     def vocab_size(self) -> int:
@@ -53,13 +56,15 @@ class Tokenizer:
         """One token alone, special ones too; U+FFFD stands for a part of a character."""
         return self._tokenizer.decode([token_id], skip_special_tokens=False)
 
-    def encode_chat(self, messages: Seq[dict[str, Any]]) -> list[int]:
+    def encode_chat(self, messages: Seq[dict[str, Any]], tools: Seq[dict[str, Any]] = ()) -> list[int]:
         """Tokens of a conversation up to where the assistant's answer begins; InvalidRequest when it cannot be."""
         if self._template is None:
             raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
         named = {k: v for k, v in self._settings.items() if k.endswith("_token") and isinstance(v, str)}
         try:
-            text = self._template.render(messages=messages, add_generation_prompt=True, **named)
+            text = self._template.render(
+                messages=messages, tools=list(tools) or None, add_generation_prompt=True, **named
+            )
         except (jinja2.TemplateError, TypeError) as error:
             raise InvalidRequest(
                 f"the model's chat template refuses the messages: {error}", param="messages"
@@ -90,11 +95,13 @@ def _settings(folder: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _template(folder: Path, settings: dict[str, Any]) -> jinja2.Template | None:
+def _template_source(folder: Path, settings: dict[str, Any]) -> str | None:
     file = folder / "chat_template.jinja"
     source = file.read_text(encoding="utf-8") if file.is_file() else settings.get("chat_template")
-    if not isinstance(source, str):
-        return None
+    return source if isinstance(source, str) else None
+
+
+def _template(folder: Path, source: str) -> jinja2.Template:
     # Templates come with models, so they are not trusted.
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.globals["raise_exception"] = _raise_template_error

@@ -21,13 +21,15 @@ PRIORITY = "x-outrider-priority"
 
 #: Of a number of milliseconds: thirty years.
 _MAX_DIGITS = 12
-#: What probes and scrapers ask for.
-_OPEN = frozenset({"/live", "/ready", "/health", "/metrics"})
+#: What probes, scrapers and makers of clients ask for.
+OPEN_PATHS = frozenset({"/live", "/ready", "/health", "/metrics", "/openapi.json"})
 _ADMIN = "/outrider/"
-#: Fields by which parts of a fleet speak to each other, and those that run code or bypass the tokenizer.
+#: Open to every key: each sees its own.
+_OWN = "/outrider/runs/"
+#: Fields by which parts of a fleet speak to each other, and those that run code or bypass tokenizer or queue.
 INTERNAL_FIELDS = frozenset({
     "bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "custom_logit_processor",
-    "data_parallel_rank", "decode_tp_size", "disagg_prefill_dp_rank", "input_embeds", "kv_hints",
+    "data_parallel_rank", "decode_tp_size", "disagg_prefill_dp_rank", "input_embeds", "kv_hints", "priority",
     "return_hidden_states", "routed_dp_rank", "session_params",
 })  # fmt: skip
 
@@ -35,14 +37,17 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def guard(keys: KeyRing) -> Middleware:
-    """Lets through who has a key, when there are any; under `/outrider/` administrators only."""
+    """Lets through who has a key, where one is needed; under `/outrider/` administrators only."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: _Handler) -> web.StreamResponse:
         path = request.path
-        if len(keys) and path not in _OPEN:
-            request[KEY] = keys.find(_bearer(request.headers.get("Authorization", "")))
-        if path.startswith(_ADMIN) and (KEY not in request or not request[KEY].section.is_admin):
+        if not keys.is_open and path not in OPEN_PATHS:
+            # Anthropic's clients send the key in a header of its own.
+            secret = _bearer(request.headers.get("Authorization", "")) or request.headers.get("x-api-key")
+            request[KEY] = keys.find(secret)
+        is_guarded = path.startswith(_ADMIN) and not f"{path}/".startswith(_OWN)
+        if is_guarded and (KEY not in request or not request[KEY].section.is_admin):
             raise Forbidden("only an administrator's key may do this")
         return await handler(request)
 

@@ -20,7 +20,7 @@ def plan_headers(run: Run) -> dict[str, str]:
     values = {
         "drafter": run.plan.drafter,
         "k": str(run.plan.k),
-        "lane": run.lane,
+        "lane": run.lane.name,
         "workload": run.decision.workload,
         "rule": run.decision.rule,
     }

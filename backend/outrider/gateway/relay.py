@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
+from typing import Protocol
 
 from aiohttp import web
 
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneFailed
 from outrider.gateway.attach import passed_headers, take_stats, with_report, without_stats
-from outrider.gateway.stream import StreamRelay
 from outrider.runtimes.client import LaneAnswer
 from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.protocol import read_answers
+from outrider.sse import Event
 
-_STREAM_HEADERS = {
+#: How long a client that does not read is waited for when its stream has failed.
+_LAST_EVENT_S = 1.0
+STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
 
 
-async def relay_body(run: Run) -> web.Response:
-    """The whole answer with the report in it. Raises what the lane reports as failed, and LaneFailed."""
+class Relay(Protocol):
+    """Turns a lane's events into a client's bytes; `StreamRelay` says what each member is."""
+
+    run: Run
+
+    @property
+    def failure(self) -> APIError | None: ...
+    @property
+    def is_over(self) -> bool: ...
+    @property
+    def answer(self) -> bytes | None: ...
+    def feed(self, events: Iterable[Event]) -> bytes: ...
+    async def settle(self) -> bytes: ...
+    def end(self) -> bytes: ...
+    def fail(self, error: APIError) -> bytes: ...
+    def error_event(self, error: APIError) -> bytes: ...
+
+
+class Sink(Protocol):
+    """Where a stream goes."""
+
+    @property
+    def has_begun(self) -> bool:
+        """What comes before is a failure of the whole, what comes after is told in the stream."""
+
+    async def write(self, data: bytes, *, is_last: bool) -> None: ...
+
+    async def fail(self, data: bytes) -> None:
+        """The last bytes of a stream that has failed."""
+
+
+async def whole_body(run: Run) -> tuple[bytes, Mapping[str, str]]:
+    """The whole answer with the report in it, and headers. Raises what the lane reports as failed, and LaneFailed."""
     async with run.open() as answer:
         async with run.within_deadline():
             raw = await answer.body()
@@ -36,62 +72,80 @@ async def relay_body(run: Run) -> web.Response:
     take_stats(run, list(chain.from_iterable(found)) if found else None)
     counts = [count for body in bodies if (count := dialect.completion_tokens(body)) is not None]
     run.outcome.num_completion_tokens = sum(counts) if counts else None
+    run.outcome.text = dialect.text(bodies[0])
     shown = with_report(run, without_stats(run, raw, bodies[0]) or raw)
     run.succeed()
-    headers = {"Content-Type": "application/json"} | passed_headers(answer.headers)
-    return web.Response(body=shown, headers=headers)
+    return shown, passed_headers(answer.headers)
 
 
-async def relay_stream(request: web.Request, run: Run) -> web.StreamResponse:
+async def relay_stream(request: web.Request, relay: Relay) -> web.StreamResponse:
     """Events as they come. A failure before the first one is raised, a later one is the stream's last event."""
-    async with run.open() as answer:
-        _check_is_stream(answer)
-        headers = _STREAM_HEADERS | passed_headers(answer.headers)
-        client = _Client(request, web.StreamResponse(headers=headers), StreamRelay(run))
-        await client.copy(answer)
-    await client.response.write_eof()
-    return client.response
+    async with relay.run.open() as answer:
+        check_is_stream(answer)
+        response = web.StreamResponse(headers=STREAM_HEADERS | passed_headers(answer.headers))
+        await copy_stream(answer, relay, _Client(request, response))
+    await response.write_eof()
+    return response
+
+
+async def copy_stream(answer: LaneAnswer, relay: Relay, sink: Sink) -> None:
+    """One write per packet of the lane, until the end or the first failure."""
+    try:
+        async with relay.run.within_deadline(), aclosing(answer.packets()) as packets:
+            async for events in packets:
+                await _send(relay, sink, relay.feed(events))
+                if relay.failure is not None:
+                    return
+                await _send(relay, sink, await relay.settle())
+        await _send(relay, sink, relay.end())
+    except APIError as error:
+        await _send(relay, sink, relay.fail(error))
+    if relay.failure is None:
+        relay.run.succeed()
+
+
+async def _send(relay: Relay, sink: Sink, data: bytes) -> None:
+    """A failure before the first bytes is raised, a later one told behind them."""
+    failure = relay.failure
+    if failure is not None:
+        if not sink.has_begun:
+            raise failure
+        relay.run.fail(failure)
+        await sink.fail(data + relay.error_event(failure))
+    elif data:
+        await sink.write(data, is_last=relay.is_over)
 
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """Who gets a stream."""
+    """Who waits for a stream at the other end of the connection."""
 
     request: web.Request
     response: web.StreamResponse
-    relay: StreamRelay
 
-    async def copy(self, answer: LaneAnswer) -> None:
-        """One write per packet of the lane, until the end or the first failure."""
-        relay = self.relay
-        try:
-            async with relay.run.within_deadline(), aclosing(answer.packets()) as packets:
-                async for events in packets:
-                    await self._send(relay.feed(events))
-                    if relay.failure is not None:
-                        return
-            await self._send(relay.end())
-        except APIError as error:
-            await self._send(relay.fail(error))
-        if relay.failure is None:
-            relay.run.succeed()
+    @property
+    def has_begun(self) -> bool:
+        return self.response.prepared
 
-    async def _send(self, data: bytes) -> None:
-        """Write, preceded by the head when it is the first. A failure before the head is raised."""
-        failure = self.relay.failure
-        if failure is not None:
-            if not self.response.prepared:
-                raise failure
-            self.relay.run.fail(failure)
-            data += dialect_of(self.relay.run.call.path).error_event(failure)
-        if not data:
-            return
+    async def write(self, data: bytes, *, is_last: bool) -> None:
+        """Preceded by the head when these are the first bytes."""
         if not self.response.prepared:
             await self.response.prepare(self.request)
         await self.response.write(data)
 
+    async def fail(self, data: bytes) -> None:
+        """Without the client's reading, the end of the connection is what tells it."""
+        try:
+            async with asyncio.timeout(_LAST_EVENT_S):
+                await self.response.write(data)
+                await self.response.write_eof()
+        except TimeoutError:
+            if self.request.transport is not None:
+                self.request.transport.abort()
 
-def _check_is_stream(answer: LaneAnswer) -> None:
+
+def check_is_stream(answer: LaneAnswer) -> None:
+    """LaneFailed for anything else."""
     kind = answer.headers.get("Content-Type", "none")
     if not kind.startswith("text/event-stream"):
         raise LaneFailed(f"the lane answered a stream with content type {kind}")

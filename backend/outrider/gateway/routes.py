@@ -11,20 +11,23 @@ import orjson
 from aiohttp import web
 
 from outrider.config import Config
-from outrider.core import Hints
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
+from outrider.dispatch.retry import answered
+from outrider.dispatch.run import Run
 from outrider.errors import BodyTooLarge, RateLimited, RequestTimeout, UnsupportedMediaType
-from outrider.gateway.access import KEY, claim_of, refuse_internal
+from outrider.gateway.access import KEY
 from outrider.gateway.attach import plan_headers
+from outrider.gateway.background import Background
 from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID
-from outrider.gateway.relay import relay_body, relay_stream
-from outrider.gateway.schema import ROUTES, parse_body
+from outrider.gateway.calls import Arrival, read_call
+from outrider.gateway.jobs import Desk, Job
+from outrider.gateway.openapi import document
+from outrider.gateway.relay import relay_stream
+from outrider.gateway.runs import RunRoutes
+from outrider.gateway.schema import ROUTES
 from outrider.runtimes.pool import Pool
 from outrider.telemetry.metrics import CONTENT_TYPE, Metrics
-
-#: Client headers that go on to the lane.
-_FORWARDED = ("traceparent", "tracestate")
 
 
 class Routes:
@@ -38,18 +41,25 @@ class Routes:
         *,
         config: Config,
         reload: Callable[[], str | None],
+        background: Background | None = None,
     ) -> None:
-        """`reload` reads policies and keys again and says what is wrong with them, None when nothing is."""
+        """`reload` reads policies and keys again and says what is wrong with them, None when nothing is.
+
+        `background` is None where no runs are kept.
+        """
         self._dispatcher = dispatcher
         self._pool = pool
         self._metrics = metrics
         self._server = config.server
         self._limits = config.admission
         self._reload = reload
+        self._desk = Desk(pool, None) if background is None else background.desk
+        self._runs = RunRoutes(background)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         for path in ROUTES:
             router.add_post(path, self.generate)
+        self._runs.add_to(router)
         router.add_get("/v1/models", self.list_models)
         router.add_get("/v1/models/{id:.+}", self.get_model)
         router.add_get("/health", self.health)
@@ -58,54 +68,40 @@ class Routes:
         router.add_get("/ready", self.ready)
         router.add_get("/metrics", self.metrics)
         router.add_get("/outrider/lanes", self.list_lanes)
+        router.add_post("/outrider/lanes/{name}/drain", self.drain)
+        router.add_post("/outrider/lanes/{name}/resume", self.resume)
+        router.add_get("/openapi.json", self.openapi)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
-        """Every route that generates: read and check, then run and relay."""
+        """Every route that generates: read and check, then run and relay, or leave it to the runs."""
         call = await self._read_call(request)
         try:
-            return await self._relay(request, call)
+            job = await self._desk.job(call)
+            if job.is_background:
+                return await self._runs.create(request, job)
+            return await self._relay(request, job)
         except RateLimited:
             request[ALWAYS_HEADERS] = {} if call.key is None else call.key.headers()
             raise
 
-    async def _relay(self, request: web.Request, call: Call) -> web.StreamResponse:
-        async with self._dispatcher.run(call) as run:
-            limits = {} if call.key is None else call.key.headers()
-            request[ALWAYS_HEADERS] = plan_headers(run) | limits
-            return await relay_stream(request, run) if call.is_stream else await relay_body(run)
+    async def _relay(self, request: web.Request, job: Job) -> web.StreamResponse:
+        async with self._dispatcher.run(job.call) as run:
+            return await answered(run, lambda: _attempt(request, job, run))
 
     async def _read_call(self, request: web.Request) -> Call:
-        arrived_at_s = time.monotonic()
+        arrival = Arrival(request.path, request.headers, request[REQUEST_ID], request.get(KEY), time.monotonic())
         if request.content_type != "application/json":
             given = request.headers.get("Content-Type", "none")
             raise UnsupportedMediaType(f"the content type must be application/json, not {given}")
         raw = await self._read_body(request)
-        path = request.path
-        parsed = parse_body(path, raw)
-        fields, key = parsed.fields, request.get(KEY)
-        refuse_internal(parsed.body, key)
-        forwarded = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
-        return Call(
-            request_id=request[REQUEST_ID],
-            path=path,
-            raw=raw,
-            body=fields.for_policy(parsed.body),
-            hints=fields.outrider or Hints(),
-            model=fields.model,
-            is_stream=fields.stream is True,
-            wants_stats=parsed.body.get("return_spec_tokens_details") is True,
-            num_choices=fields.num_choices,
-            arrived_at_s=arrived_at_s,
-            headers=forwarded | {"x-request-id": request[REQUEST_ID]},
-            client_headers=request.headers,
-            claim=claim_of(request.headers, key, self._limits),
-            key=key,
-        )
+        return read_call(arrival, raw, self._limits)
 
     async def _read_body(self, request: web.Request) -> bytes:
         limit, limit_s = self._server.max_body_bytes, self._server.body_timeout_s
         if (request.content_length or 0) > limit:
             raise BodyTooLarge(f"the body has {request.content_length} bytes, the limit is {limit}")
+        if request.content.is_eof():
+            return await request.read()
         try:
             async with asyncio.timeout(limit_s):
                 return await request.read()
@@ -118,10 +114,14 @@ class Routes:
         return _json({"problem": problem}, 200 if problem is None else 422)
 
     async def list_models(self, _request: web.Request) -> web.Response:
-        """503 while no lane has ever been ready: models that are unknown are not none."""
+        """Every model that some lane serves.
+
+        503 while no lane has ever been ready: models that are unknown are not none.
+        """
         return _json({"object": "list", "data": [card.fields for card in self._pool.models()]})
 
     async def get_model(self, request: web.Request) -> web.Response:
+        """One model."""
         return _json(self._pool.card(request.match_info["id"]).fields)
 
     async def health(self, _request: web.Request) -> web.Response:
@@ -129,34 +129,60 @@ class Routes:
         return _json({"status": "ok"})
 
     async def ready(self, _request: web.Request) -> web.Response:
-        """200 when some lane takes requests, else 503 with the reasons."""
-        lanes = [
-            {
-                "name": lane.name,
-                "state": lane.state.value,
-                "reason": lane.reason,
-                "models": [card.id for card in lane.models],
-                "num_in_flight": lane.num_in_flight,
-            }
-            for lane in self._pool.lanes
-        ]
+        """200 when some lane takes requests, else 503. Open to everybody, so that reasons are not told here."""
         is_ready = self._pool.is_ready
         body = {
             "status": "ready" if is_ready else "not ready",
-            "reasons": [f"lane {lane.name}: {lane.reason}" for lane in self._pool.lanes if lane.reason],
-            "lanes": lanes,
-            "workloads": self._dispatcher.policies.workloads,
-            "policies": {"hash": self._dispatcher.files.digest, "problem": self._dispatcher.files.problem},
+            "lanes": [{"name": lane.name, "state": lane.state.value} for lane in self._pool.lanes],
+            "policies": {"hash": self._dispatcher.files.digest},
         }
         return _json(body, 200 if is_ready else 503)
 
     async def list_lanes(self, _request: web.Request) -> web.Response:
-        """Every lane with its abilities, its load and where its profile is wrong."""
-        return _json({"lanes": self._pool.describe()})
+        """Every lane with its abilities, its load and where its profile is wrong; the workloads and their files."""
+        files = self._dispatcher.files
+        body = {
+            "lanes": self._pool.describe(),
+            "workloads": self._dispatcher.policies.workloads,
+            "policies": {"hash": files.digest, "problem": files.problem},
+        }
+        return _json(body)
+
+    async def drain(self, request: web.Request) -> web.Response:
+        """The lane takes no new requests and ends those that it has; answers with the lane."""
+        return self._drained(request, is_draining=True)
+
+    async def resume(self, request: web.Request) -> web.Response:
+        """The lane takes requests again; answers with the lane."""
+        return self._drained(request, is_draining=False)
+
+    def _drained(self, request: web.Request, *, is_draining: bool) -> web.Response:
+        lane = self._pool.named(request.match_info["name"])
+        lane.is_draining = is_draining
+        return _json(lane.to_wire())
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        """What this gateway serves, as an OpenAPI document."""
+        return _json(document(request.app.router))
 
     async def metrics(self, _request: web.Request) -> web.Response:
-        page = self._metrics.render({lane.name: lane.state for lane in self._pool.lanes})
+        """What was counted and measured, in Prometheus' text format."""
+        lanes = self._pool.lanes
+        page = self._metrics.render(
+            {one.name: one.state for one in lanes},
+            {one.name: one.gpus for one in lanes},
+            {one.name: one.breaker.is_open for one in lanes},
+        )
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def _attempt(request: web.Request, job: Job, run: Run) -> web.StreamResponse:
+    limits = {} if job.call.key is None else job.call.key.headers()
+    request[ALWAYS_HEADERS] = plan_headers(run) | limits
+    if job.call.is_stream:
+        return await relay_stream(request, job.relay(run))
+    body, headers = await job.body(run)
+    return web.Response(body=body, headers={"Content-Type": "application/json", **headers})
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

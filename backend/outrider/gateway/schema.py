@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from itertools import chain
+from typing import Annotated, Any
 
 import orjson
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from outrider.core import Hints
 from outrider.errors import InvalidRequest
+from outrider.gateway.values import Count, Fraction, Prompt, Seed, Stop, TopK
 from outrider.runtimes.dialects import GENERATE, MESSAGES, RESPONSES
-
-_MAX_STOPS = 16
 
 
 class _Open(BaseModel):
@@ -33,51 +23,9 @@ class _Open(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-def _check_stop(stop: object) -> object:
-    stops = [stop] if isinstance(stop, str) else stop
-    if not isinstance(stops, list) or not all(isinstance(one, str) and one for one in stops):
-        raise ValueError("expected a non-empty string or a list of them")
-    if len(stops) > _MAX_STOPS:
-        raise ValueError(f"expected at most {_MAX_STOPS} strings, found {len(stops)}")
-    return stop
-
-
-def _check_prompt(prompt: object) -> object:
-    if not prompt:
-        raise ValueError("must not be empty")
-    if not (isinstance(prompt, str) or _is_list_of(prompt, str) or _is_ids(prompt)):
-        lists = prompt if isinstance(prompt, list) else [None]
-        if not all(_is_ids(ids) for ids in lists):
-            raise ValueError("expected a string, strings, token ids or lists of token ids, none of them empty")
-    return prompt
-
-
-def _is_list_of(value: object, kind: type) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kind) and item for item in value)
-
-
-def _is_ids(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(item) is int and item >= 0 for item in value)
-
-
-def _check_top_k(value: int) -> int:
-    if value != -1 and value < 1:
-        raise ValueError("expected -1 (off) or at least 1")
-    return value
-
-
-_Count = Annotated[StrictInt, Field(ge=1)]
-
-
 class _Message(_Open):
     role: StrictStr
     content: StrictStr | list[Any] | None = None
-
-
-#: SGLang keeps seeds in 64 bits with a sign and refuses others, so that every lane does.
-_Seed = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
-_Stop = Annotated[Any, AfterValidator(lambda stop: stop if stop is None else _check_stop(stop))]
-_Fraction = Annotated[StrictFloat, Field(ge=0, le=1)]
 
 
 class _Sampling(_Open):
@@ -85,7 +33,7 @@ class _Sampling(_Open):
 
     temperature: Annotated[StrictFloat, Field(ge=0, le=2)] | None = None
     top_p: Annotated[StrictFloat, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[StrictInt, AfterValidator(_check_top_k)] | None = None
+    top_k: TopK | None = None
 
 
 class _Request(_Open):
@@ -100,19 +48,19 @@ class _Request(_Open):
         return 1
 
     def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The body as the policy reads it: its text as `messages` or `prompt`, its temperature at the top."""
+        """The body as the policy reads it: its text as `messages` or `prompt`, OpenAI's names, all at the top."""
         return body
 
 
 class _Generation(_Sampling, _Request):
     """What OpenAI's completions share."""
 
-    min_p: _Fraction | None = None
-    max_tokens: _Count | None = None
-    stop: _Stop = None
+    min_p: Fraction | None = None
+    max_tokens: Count | None = None
+    stop: Stop = None
     stream_options: dict[str, Any] | None = None
-    seed: _Seed | None = None
-    n: _Count | None = None
+    seed: Seed | None = None
+    n: Count | None = None
     custom_params: dict[str, Any] | None = None
 
 
@@ -120,7 +68,7 @@ class ChatBody(_Generation):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[_Message], Field(min_length=1)]
-    max_completion_tokens: _Count | None = None
+    max_completion_tokens: Count | None = None
 
     @property
     def num_choices(self) -> int:
@@ -130,7 +78,7 @@ class ChatBody(_Generation):
 class CompletionBody(_Generation):
     """`POST /v1/completions`."""
 
-    prompt: Annotated[Any, AfterValidator(_check_prompt)]
+    prompt: Prompt
 
     @property
     def num_choices(self) -> int:
@@ -142,11 +90,11 @@ class CompletionBody(_Generation):
 class _Params(_Sampling):
     """`sampling_params` of `/generate`."""
 
-    min_p: _Fraction | None = None
-    max_new_tokens: _Count | None = None
-    stop: _Stop = None
-    sampling_seed: _Seed | None = None
-    n: _Count | None = None
+    min_p: Fraction | None = None
+    max_new_tokens: Count | None = None
+    stop: Stop = None
+    sampling_seed: Seed | None = None
+    n: Count | None = None
     custom_params: dict[str, Any] | None = None
 
 
@@ -167,7 +115,19 @@ class GenerateBody(_Request):
     def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         params = body.get("sampling_params") or {}
         prompt = body.get("text") if self.input_ids is None else self.input_ids
-        return {**body, "prompt": prompt, "temperature": params.get("temperature")}
+        return {
+            **body,
+            **params,
+            "prompt": prompt,
+            "temperature": params.get("temperature"),
+            "seed": params.get("sampling_seed"),
+            "max_tokens": params.get("max_new_tokens"),
+            "logprobs": body.get("return_logprob"),
+        }
+
+
+class _TextConfig(_Open):
+    format: dict[str, Any] | None = None
 
 
 class ResponsesBody(_Sampling, _Request):
@@ -175,17 +135,23 @@ class ResponsesBody(_Sampling, _Request):
 
     input: Annotated[StrictStr, Field(min_length=1)] | Annotated[list[Any], Field(min_length=1)]
     instructions: StrictStr | None = None
-    max_output_tokens: _Count | None = None
-    min_p: _Fraction | None = None
-    stop: _Stop = None
-    background: Literal[False] | None = None
+    max_output_tokens: Count | None = None
+    min_p: Fraction | None = None
+    stop: Stop = None
+    background: StrictBool | None = None
+    store: StrictBool | None = None
+    previous_response_id: StrictStr | None = None
+    text: _TextConfig | None = None
+    tools: list[dict[str, Any]] | None = None
     seed: None = None
     n: None = None
     custom_params: None = None
 
     def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         said = self.input if isinstance(self.input, list) else [{"role": "user", "content": self.input}]
-        return {**body, "messages": [{"role": "system", "content": self.instructions}, *said]}
+        messages = [{"role": "system", "content": self.instructions}, *map(_with_images, said)]
+        form = self.text and self.text.format
+        return {**body, "messages": messages, "max_tokens": self.max_output_tokens, "response_format": form}
 
 
 class MessagesBody(_Sampling, _Request):
@@ -193,7 +159,7 @@ class MessagesBody(_Sampling, _Request):
 
     messages: Annotated[list[_Message], Field(min_length=1)]
     system: StrictStr | list[Any] | None = None
-    max_tokens: _Count
+    max_tokens: Count
     stop_sequences: list[StrictStr] | None = None
     min_p: None = None
     seed: None = None
@@ -205,7 +171,23 @@ class MessagesBody(_Sampling, _Request):
     custom_params: None = None
 
     def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**body, "messages": [{"role": "system", "content": self.system}, *body["messages"]]}
+        said = map(_with_images, body["messages"])
+        return {**body, "messages": [{"role": "system", "content": self.system}, *said]}
+
+
+def _with_images(message: Any) -> Any:
+    """With images as chat has them, those in results of tools too."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(content, list):
+        return message
+    nested = [part.get("content") for part in content if isinstance(part, Mapping)]
+    parts = [*content, *chain.from_iterable(one for one in nested if isinstance(one, list))]
+    images = [part for part in parts if isinstance(part, Mapping) and part.get("type") in _IMAGES]
+    return {**message, "content": [*content, *({"type": "image_url"} for _ in images)]}
+
+
+#: Of responses and messages.
+_IMAGES = ("input_image", "image")
 
 
 #: pydantic's names for the members of the unions above, which it puts into locations.
@@ -214,7 +196,6 @@ _UNION_NAMES = frozenset({"str", "list[any]", "list[str]", "constrained-str"})
 _MESSAGES = {
     "dict_type": "expected an object",
     "extra_forbidden": "unknown key",
-    "literal_error": "is not carried by this route",
     "missing": "is required",
     "model_type": "expected an object",
     "none_required": "is not carried by this route",

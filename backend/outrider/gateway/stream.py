@@ -52,6 +52,24 @@ class StreamRelay:
             return b""
         return self.fail(LaneFailed("the lane's stream ended early"))
 
+    @property
+    def is_over(self) -> bool:
+        """The lane's stream came to its own end."""
+        return self._is_done
+
+    @property
+    def answer(self) -> bytes | None:
+        """The whole answer, where there is one object: a stream of chunks has none."""
+        return None
+
+    async def settle(self) -> bytes:
+        """What is to be given after something that takes time; nothing here."""
+        return b""
+
+    def error_event(self, error: APIError) -> bytes:
+        """How a failure is told once the head is out."""
+        return self._dialect.error_event(error)
+
     def fail(self, error: APIError) -> bytes:
         """Nothing more will come; what was held back is given as it came."""
         self.failure = error

@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import accumulate, chain, repeat
+from operator import mul
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from outrider.core import MAX_K, SpecStats
+from outrider.policy.counts import DEPTHS, PSEUDO, Counts, depth_counts
 
-#: Depths that are told apart; deeper ones share the last.
-DEPTHS = 5
-#: Weight of what is believed before data, in trials.
-_PSEUDO = 30.0
 #: What one request's counts are multiplied by when the next one comes: of all tasks, and of one task or tenant.
 _KEEP_ALL, _KEEP_TASK = 0.999, 0.98
 #: Curves this close, in tokens per round, lead to the same decisions.
@@ -26,8 +25,8 @@ _NEAR = 0.03
 #: After n updates of a cell, n / _GATHER of them are let gather before its curve is worked out anew: the first change
 #: it much, later ones little. After _ALL_GATHER updates all curves are: they share what all tasks have in common.
 _GATHER, _MAX_GATHER, _ALL_GATHER = 8, 128, 2048
-#: Cells that are kept; those that were not updated for longest go first.
-_MAX_CELLS = 20_000
+#: Entries that a map by tenants keeps; those that were not set for longest go first.
+_MAX_KEPT = 20_000
 #: Drafters that look up in the text that is there; a dry run on the prompt says something of them.
 LOOK_UPS = frozenset({"ngram", "suffix"})
 #: Share of the drafts asked for that a look-up is expected to propose, and its weight in rounds.
@@ -55,6 +54,8 @@ _MODEL_SHAPE = {
 _TEMPERATURES = (0.2, 0.65, 0.9, 1.15, math.inf)
 _KEPT_HOT = (1.0, 0.85, 0.64, 0.45, 0.38)
 _LENGTHS = (512, 4096, math.inf)
+
+T = TypeVar("T")
 
 
 def temperature_bucket(temperature: float) -> int:
@@ -123,11 +124,8 @@ class Curve:
 
 def expected_tokens(hazards: Sequence[float]) -> tuple[float, ...]:
     """For k = 0 .. MAX_K; depths beyond the last hazard have the last one."""
-    tokens, survival = [1.0], 1.0
-    for depth in range(MAX_K):
-        survival *= hazards[min(depth, len(hazards) - 1)]
-        tokens.append(tokens[-1] + survival)
-    return tuple(tokens)
+    deep = repeat(hazards[-1], MAX_K - len(hazards))
+    return tuple(accumulate(chain((1.0,), accumulate(chain(hazards[:MAX_K], deep), mul))))
 
 
 def prior_hazards(cell: Cell, first: float | None = None, floor: float = 0.0) -> tuple[float, ...]:
@@ -150,82 +148,36 @@ def prior_hazards(cell: Cell, first: float | None = None, floor: float = 0.0) ->
     return (start * kept, *(rest * kept for rest in rests))
 
 
-@dataclass(slots=True)
-class _Counts:
-    """Trials and successes by depth, and the successes that the prior had expected of the same trials."""
+class _Recent(dict[tuple[Any, ...], T]):
+    """A map that forgets what was not put for longest."""
 
-    trials: list[float] = field(default_factory=lambda: [0.0] * DEPTHS)
-    successes: list[float] = field(default_factory=lambda: [0.0] * DEPTHS)
-    expected: float = 0.0
-
-    def add(self, other: _Counts, keep: float) -> None:
-        self.trials = [keep * a + b for a, b in zip(self.trials, other.trials, strict=True)]
-        self.successes = [keep * a + b for a, b in zip(self.successes, other.successes, strict=True)]
-        self.expected = keep * self.expected + other.expected
-
-    def shift(self, means: Sequence[float], expected: float | None = None) -> list[float]:
-        """The hazards moved together, in log odds, by how far all depths' successes are from what was expected.
-
-        So a depth that no k has reached yet follows those that were: an acceptance that is seen only up to k must
-        not look as if it ended there.
-        """
-        trials = sum(self.trials)
-        if not trials:
-            return list(means)
-        if expected is None:
-            expected = sum(n * mean for n, mean in zip(self.trials, means, strict=True))
-        share = expected / trials
-        moved = _logit((sum(self.successes) + _PSEUDO * share) / (trials + _PSEUDO)) - _logit(share)
-        return [_inverse_logit(_logit(mean) + moved) for mean in means]
-
-    def shrink(self, means: Sequence[float]) -> list[float]:
-        """The hazards by depth: data, with the means as so many trials."""
-        rows = zip(self.successes, self.trials, means, strict=True)
-        return [(hits + _PSEUDO * mean) / (n + _PSEUDO) for hits, n, mean in rows]
-
-
-def _logit(p: float) -> float:
-    p = min(max(p, 1e-4), 1 - 1e-4)
-    return math.log(p / (1 - p))
-
-
-def _inverse_logit(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
-
-
-def _counts_of(histogram: Sequence[int], k: int) -> _Counts:
-    """Trials and successes at the depths that rounds reached: a round that accepted i < k drafts says that draft
-    i + 1 failed and nothing of later ones; one that accepted k says nothing of deeper ones."""
-    counts = _Counts()
-    for accepted, rounds in enumerate(histogram):
-        for depth in range(min(accepted + 1, k)):
-            slot = min(depth, DEPTHS - 1)
-            counts.trials[slot] += rounds
-            counts.successes[slot] += rounds if depth < accepted else 0
-    return counts
+    def put(self, key: tuple[Any, ...], value: T) -> None:
+        self.pop(key, None)
+        self[key] = value
+        if len(self) > _MAX_KEPT:
+            del self[next(iter(self))]
 
 
 class Acceptance:
     """All counts, and the curves that follow from them."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[Any, ...], _Counts] = {}
+        self._counts: _Recent[Counts] = _Recent()
         self._fills: dict[str, tuple[float, float]] = {}
         """By drafter: drafts proposed in units of k, and rounds."""
-        self._stamps: dict[tuple[Any, ...], int] = {}
-        self._num_updates: dict[Cell, tuple[int, int]] = {}
-        """Of each cell, and how many there must be until its curve is worked out anew."""
-        self._num_all = 0
+        self._stamps: _Recent[int] = _Recent()
+        """Numbers of the updates that made curves worth working out anew."""
+        self._all_stamp = self._num_all = 0
 
     def stamp(self, key: tuple[Any, ...]) -> int:
         """Changes when curves are worth working out anew: `key` is a cell's last four fields, or these behind its
         drafter."""
-        return self._stamps.get((), 0) + self._stamps.get(key, 0)
+        return max(self._all_stamp, self._stamps.get(key, 0))
 
     def curve(self, cell: Cell, first: float | None = None, floor: float = 0.0) -> Curve:
         """The posterior of a cell."""
         means: Sequence[float] = prior_hazards(cell, first, floor)
-        weights = [_PSEUDO] * DEPTHS
+        weights = [PSEUDO] * DEPTHS
         for level, key in enumerate(cell.levels):
             counts = self._counts.get(key)
             if counts is None:
@@ -235,12 +187,13 @@ class Acceptance:
                 means = counts.shift(means, counts.expected)
                 continue
             means = counts.shrink(counts.shift(means))
-            weights = [weight + n for weight, n in zip(weights, counts.trials, strict=True)]
+            # A tenant's trials are among its task's: that one is believed for as many as any task is without data.
+            weights = [PSEUDO + n for n in counts.trials]
         return Curve(tuple(means), tuple(weights), self._fill(cell.drafter))
 
     def update(self, cell: Cell, stats: SpecStats, k: int) -> None:
         """Learn from one request that was speculated with `k`; plain rounds are not for here."""
-        self._add(cell, _counts_of(stats.histogram, k))
+        self._add(cell, Counts.of(depth_counts(stats, k, may_miss=cell.drafter in LOOK_UPS)))
         if stats.num_proposed is not None:
             proposed, asked = self._fills.get(cell.drafter, (_FILL * _FILL_WEIGHT, _FILL_WEIGHT))
             self._fills[cell.drafter] = (
@@ -248,25 +201,26 @@ class Acceptance:
                 _KEEP_ALL * asked + stats.num_verify_steps,
             )
 
-    def _add(self, cell: Cell, counts: _Counts) -> None:
+    def replay(self, cell: Cell, stats: SpecStats, k: int) -> None:
+        """Learn from what a drafter would have shown of a text that was written without it; how often it proposes is
+        learnt where it runs."""
+        self._add(cell, Counts.of(depth_counts(stats, k, may_miss=True)))
+
+    def _add(self, cell: Cell, counts: Counts) -> None:
         prior = prior_hazards(cell)
         counts.expected = sum(n * mean for n, mean in zip(counts.trials, prior, strict=True))
         for level, key in enumerate(cell.levels):
-            kept = self._counts.pop(key, None) or _Counts()
+            kept = self._counts.get(key) or Counts()
             kept.add(counts, _KEEP_TASK if level else _KEEP_ALL)
-            self._counts[key] = kept
-        while len(self._counts) > _MAX_CELLS:
-            del self._counts[next(iter(self._counts))]
-        number, due = self._num_updates.get(cell, (0, 1))
-        number += 1
-        is_due = number >= due
-        self._num_updates[cell] = number, due if not is_due else number + min(1 + number // _GATHER, _MAX_GATHER)
-        if is_due:
-            for key in (cell[2:], (cell.drafter, *cell[2:])):
-                self._stamps[key] = self._stamps.get(key, 0) + 1
+            self._counts.put(key, kept)
         self._num_all += 1
+        kept.num_updates += 1
+        if kept.num_updates >= kept.due:
+            kept.due = kept.num_updates + min(1 + kept.num_updates // _GATHER, _MAX_GATHER)
+            for key in (cell[2:], (cell.drafter, *cell[2:])):
+                self._stamps.put(key, self._num_all)
         if self._num_all % _ALL_GATHER == 0:
-            self._stamps[()] = self._stamps.get((), 0) + 1
+            self._all_stamp = self._num_all
 
     def _fill(self, drafter: str) -> float:
         if drafter not in LOOK_UPS:
@@ -283,6 +237,6 @@ class Acceptance:
     def from_state(cls, state: dict[str, Any]) -> Acceptance:
         found = cls()
         for key, trials, successes, expected in state["counts"]:
-            found._counts[tuple(key)] = _Counts(list(trials), list(successes), expected)
+            found._counts[tuple(key)] = Counts(list(trials), list(successes), expected)
         found._fills = {name: (pair[0], pair[1]) for name, pair in state["fills"].items()}
         return found

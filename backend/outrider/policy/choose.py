@@ -42,6 +42,10 @@ class Kind:
     """Of no drafter; each has its own."""
     place: tuple[Any, ...] = field(init=False)
     """The cell's last fields, which all drafters share."""
+    held: tuple[object, ...] = field(init=False)
+    """By what it is remembered which plan was taken last."""
+    is_fixed: bool = field(init=False)
+    """The request's own word stands above the workload's limits and needs no gain."""
     stamp: int = -1
     curves: dict[tuple[str, bool], tuple[int, Curve]] = field(default_factory=dict)
     """By drafter and whether it is sampled: the curve, and the stamp of when it was worked out."""
@@ -52,12 +56,10 @@ class Kind:
     """By lane, requests on it (-1: unknown) and its running limit."""
 
     def __post_init__(self) -> None:
-        self.place = self.cell[2:]
-
-    @property
-    def is_fixed(self) -> bool:
-        """The request's own word stands above the workload's limits and needs no gain."""
-        return self.drafter is not None or self.k is not None
+        cell, features = self.cell, self.features
+        self.place = cell[2:]
+        self.held = (self.policy.workload, cell.task, cell.temperature, self.floor, features.has_prediction)
+        self.is_fixed = self.drafter is not None or self.k is not None
 
     @property
     def fixed(self) -> str:
@@ -116,17 +118,18 @@ class Surveyor:
         return found
 
     def _refresh(self, kind: Kind) -> None:
-        """Take in what was learnt of this kind; what follows from it is kept where a curve has hardly moved."""
+        """Take in what was learnt of one drafter for this kind, the others at the next decisions, so that none takes
+        long; what follows from it is kept where the curve has hardly moved."""
         acceptance = self._learner.acceptance
+        for key, (stamp, curve) in kind.curves.items():
+            if stamp != acceptance.stamp((key[0], *kind.place)):
+                del kind.curves[key]
+                if self.curve(kind, key[0], is_sampled=key[1]).is_near(curve):
+                    kind.curves[key] = (kind.curves[key][0], curve)
+                else:
+                    kind.moved.append(key[0])
+                return
         kind.stamp = acceptance.stamp(kind.place)
-        for key, (stamp, curve) in list(kind.curves.items()):
-            if stamp == acceptance.stamp((key[0], *kind.place)):
-                continue
-            del kind.curves[key]
-            if self.curve(kind, key[0], is_sampled=key[1]).is_near(curve):
-                kind.curves[key] = (kind.curves[key][0], curve)
-            else:
-                kind.moved.append(key[0])
 
     def rows(self, kind: Kind, features: Features, lanes: Sequence[LaneView], now_s: float) -> list[Row]:
         """What each lane can do for a request of this kind, in the order of the lanes."""
@@ -136,8 +139,8 @@ class Surveyor:
             kind.menus.clear()
             kind.moved.clear()
             version = 0
-        known, oldest_s = self._learner.rounds.known, now_s - kind.policy.load_max_age_s
-        num_tokens = features.num_prompt_tokens
+        rounds, oldest_s = self._learner.rounds, now_s - kind.policy.load_max_age_s
+        num_changes, num_tokens = rounds.num_changes, features.num_prompt_tokens
         rows = []
         for view in lanes:
             ability, load = view.ability, view.load
@@ -149,15 +152,22 @@ class Surveyor:
             if row is None:
                 row = remembered[key] = self._row(kind, ability, occupancy(ability, *key[1:]), num_tokens)
             elif (
-                row.menu.version != version
-                or row.factors is not known.get(ability)
-                or (row.num_tokens != num_tokens and row.menu.is_bounded)
+                row.num_changes != num_changes
+                or row.version != version
+                or (row.is_bounded and row.num_tokens != num_tokens)
             ):
-                factors, menu = self._learner.rounds.factors(ability), self._current(kind, row.menu.key)
-                row = Row(ability, row.seen, menu, factors, row.unserved, row.inexact, num_tokens)
-                remembered[key] = row
+                row = remembered[key] = self._renewed(kind, row, num_tokens)
             rows.append(row)
         return rows
+
+    def _renewed(self, kind: Kind, row: Row, num_tokens: int) -> Row:
+        """The same where nothing that it rests on has changed."""
+        rounds, menu = self._learner.rounds, self._current(kind, row.menu.key)
+        factors = rounds.factors(row.lane, menu.batch)
+        if factors is not row.factors or menu is not row.menu or (menu.is_bounded and num_tokens != row.num_tokens):
+            row = Row(row.lane, row.seen, menu, factors, row.unserved, row.inexact, num_tokens)
+        row.num_changes = rounds.num_changes
+        return row
 
     def _row(self, kind: Kind, ability: LaneAbility, seen: Occupancy, num_tokens: int) -> Row:
         others = seen.num_others
@@ -169,7 +179,7 @@ class Surveyor:
             menu = self._current(kind, key)
         else:
             menu = kind.menus[key] = self._menu(kind, ability, key, (batch, caps))
-        factors = self._learner.rounds.factors(ability)
+        factors = self._learner.rounds.factors(ability, batch)
         surfaces = kind.features.surfaces
         if not surfaces:
             return Row(ability, seen, menu, factors, (), (), num_tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import NamedTuple
 
 from outrider.core import TASKS, Hints, LaneView
 from outrider.errors import InvalidRequest
@@ -25,6 +26,21 @@ class Origin:
     model: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     """Found by names in lower case."""
+
+
+class _Asked(NamedTuple):
+    """What is decided."""
+
+    features: Features
+    hints: Hints
+    lanes: Sequence[LaneView]
+    now_s: float
+
+    @property
+    def is_fixed(self) -> bool:
+        """The request's own word leaves workloads nothing to differ in."""
+        hints = self.hints
+        return hints.is_off or hints.drafter is not None or hints.k is not None
 
 
 class PolicySet:
@@ -70,18 +86,31 @@ class PolicySet:
         replace.
         """
         policy = self._workload(features, origin)
-        decision = self._decide(policy, features, hints, lanes, now_s)
+        asked = _Asked(features, hints, lanes, now_s)
         trial = policy.trial
-        if trial is None or decision.rule in ("request", "nearest"):
-            return decision
-        self._num_tried[policy.workload] = number = self._num_tried.get(policy.workload, 0) + 1
-        if int(number * trial.share) == int((number - 1) * trial.share):
-            return decision
-        other = self._decide(self._by_name[trial.workload], features, hints, lanes, now_s)
+        if trial is None or asked.is_fixed or not self._is_tried(policy.workload, trial.share):
+            return self._decide(policy, asked)
+        other = self._by_name[trial.workload]
         if trial.mode == "shadow":
-            return replace(decision, trial=f"shadow {trial.workload} would run: {other.option.shown}")
+            decision = self._decide(policy, asked)
+            return replace(decision, trial=f"shadow {other.workload} {self._foreseen(other, asked)}")
+        try:
+            decision = self._decide(other, asked)
+        except InvalidRequest as error:
+            return replace(self._decide(policy, asked), trial=f"canary {other.workload} {_refusing(error)}")
         role = f"canary of workload {policy.workload}"
-        return replace(other, role=role, trial=f"{policy.workload} would run: {decision.option.shown}")
+        return replace(decision, role=role, trial=f"{policy.workload} {self._foreseen(policy, asked)}")
+
+    def _is_tried(self, workload: str, share: float) -> bool:
+        self._num_tried[workload] = number = self._num_tried.get(workload, 0) + 1
+        return int(number * share) != int((number - 1) * share)
+
+    def _foreseen(self, policy: WorkloadPolicy, asked: _Asked) -> str:
+        """What a workload would do; asking leaves no trace."""
+        try:
+            return f"would run: {self._decide(policy, asked, is_run=False).option.shown}"
+        except InvalidRequest as error:
+            return _refusing(error)
 
     def learn(self, decision: Decision, feedback: Feedback) -> None:
         """Take in how a decided request went."""
@@ -93,30 +122,28 @@ class PolicySet:
                 return policy
         return self._default
 
-    def _decide(
-        self, policy: WorkloadPolicy, features: Features, hints: Hints, lanes: Sequence[LaneView], now_s: float
-    ) -> Decision:
+    def _decide(self, policy: WorkloadPolicy, asked: _Asked, *, is_run: bool = True) -> Decision:
+        features, hints, lanes, now_s = asked
         drafter = None if hints.is_off else hints.drafter
         kind = self._surveyor.kind(policy, features, drafter, hints.k or None)
         rows = self._surveyor.rows(kind, features, lanes, now_s)
-        fit = _fittest(rows)
-        _refuse_inexact(policy, features, fit)
-        settled = _plain(fit) if hints.is_off else self._settler.settle(kind, fit)
+        fit = rows
+        if features.surfaces:
+            fit = _fittest(rows)
+            _refuse_inexact(policy, hints, features, fit)
+        settled = _plain(fit) if hints.is_off else self._settler.settle(kind, fit, is_run=is_run)
         if settled is None and not hints.is_off:
             # Lanes that must speculate, and with what the workload does not allow: as little as they can.
             least = self._surveyor.kind(policy, features, None, 1)
-            settled = self._settler.settle(least, _fittest(self._surveyor.rows(least, features, lanes, now_s)))
+            fittest = _fittest(self._surveyor.rows(least, features, lanes, now_s))
+            settled = self._settler.settle(least, fittest, is_run=is_run)
             settled = settled and Settled(settled.option, "no-plain")
         if settled is None or (settled.rule == "nearest" and policy.fallback == "refuse"):
             raise InvalidRequest(_unserved(kind, hints, rows), param="outrider")
         option, rule = settled
-        load = None
-        for view in lanes:
-            if view.ability is option.lane:
-                load = view.load
         plan = _plan(option.drafter, option.k)
         unfit = () if fit is rows else [row for row in rows if row.num_missing > fit[0].num_missing]
-        return Decision(plan, policy.workload, rule, features, option, kind, fit, unfit, load, self.learner.rounds)
+        return Decision(plan, policy.workload, rule, features, option, kind, fit, unfit, lanes, self.learner.rounds)
 
 
 @cache
@@ -136,14 +163,14 @@ def _fittest(rows: list[Row]) -> list[Row]:
     return rows if least == most else [row for row in rows if row.num_missing == least]
 
 
-def _refuse_inexact(policy: WorkloadPolicy, features: Features, fit: Sequence[Row]) -> None:
+def _refuse_inexact(policy: WorkloadPolicy, hints: Hints, features: Features, fit: Sequence[Row]) -> None:
     first = fit[0]
     if first.unserved:
         name = features.surfaces[first.unserved[0]]
         raise InvalidRequest(f"{name}: no lane that is ready serves it; {refusal_shown(first.refusal)}", param=name)
-    if policy.exact and first.inexact:
-        name = features.surfaces[first.inexact[0]]
-        raise InvalidRequest(f"{name}: the workload is exact, and no lane that is ready honours it", param=name)
+    if (policy.exact or hints.exact) and first.inexact:
+        name, who = features.surfaces[first.inexact[0]], "workload" if policy.exact else "request"
+        raise InvalidRequest(f"{name}: the {who} is exact, and no lane that is ready honours it", param=name)
 
 
 def _plain(rows: Sequence[Row]) -> Settled | None:
@@ -163,6 +190,10 @@ def _matches(match: Match, features: Features, origin: Origin | None) -> bool:
 
 
 _NOWHERE = Origin()
+
+
+def _refusing(error: InvalidRequest) -> str:
+    return f"would refuse: {error.message}"
 
 
 def _unserved(kind: Kind, hints: Hints, rows: Sequence[Row]) -> str:

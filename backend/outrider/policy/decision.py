@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.core import LaneLoad
+from outrider.core import LaneLoad, LaneView
 from outrider.policy.acceptance import Cell
 from outrider.policy.choose import Kind
 from outrider.policy.eligibility import REASONS, inexact
@@ -29,9 +29,13 @@ RULES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decision:
-    """How one request is to be speculated, where, and why."""
+    """How one request is to be speculated, where, and why.
+
+    Not frozen, which would make it several times as slow to make; nothing changes it. What only answers show is
+    worked out when it is asked for.
+    """
 
     plan: Plan
     workload: str
@@ -46,8 +50,8 @@ class Decision:
     """All that was possible, and what was refused, by lane."""
     unfit: Sequence[Row]
     """Lanes that honour less of what the request asks for than those."""
-    load: LaneLoad | None
-    """The lane's load as it was given, also when it was too old to be used."""
+    lanes: Sequence[LaneView]
+    """As they were given."""
     rounds: Rounds
     role: str = ""
     """Beside which workload this was decided; empty when by itself."""
@@ -55,8 +59,23 @@ class Decision:
     """What the workload's trial would have run, or was replaced by."""
 
     @property
+    def load(self) -> LaneLoad | None:
+        """The lane's load as it was given, also when it was too old to be used."""
+        return next(view.load for view in self.lanes if view.ability is self.option.lane)
+
+    @property
     def lane(self) -> str:
         return self.option.lane.name
+
+    @property
+    def batch(self) -> int:
+        """Requests in each round, this one included, as it was foreseen."""
+        return self.option.seen.batch
+
+    @property
+    def is_own(self) -> bool:
+        """The workload chose the plan; else the request fixed it."""
+        return self.rule not in ("request", "nearest")
 
     @property
     def cell(self) -> Cell:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, stdev
-from typing import Any
+from statistics import median, stdev
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from outrider.core import MAX_K, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
+from outrider.core import MAX_K, Drafter, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
 from outrider.errors import ConfigError
-from outrider.policy.acceptance import Cell, Curve, expected_tokens, length_bucket, temperature_bucket
+from outrider.policy.acceptance import LOOK_UPS, Cell, Curve, expected_tokens, length_bucket, temperature_bucket
+from outrider.policy.counts import depth_counts
 from outrider.policy.decide import PolicySet
 from outrider.policy.features import Features
 from outrider.policy.learning import Learner
+from outrider.policy.limits import Band, DrafterLimits, WorkloadPolicy
 from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.policy.rounds import Occupancy, context_bucket
 
 #: Trials of a depth from which on its hazard is taken from the record.
 _MIN_TRIALS = 3
+#: Tokens of an answer, where nothing tells them.
+_USUAL_TOKENS = 256
 _FEATURES = TypeAdapter(Features)
 
 
@@ -34,6 +39,8 @@ class Record:
     workload: str
     num_running: int | None
     stats: SpecStats | None
+    num_tokens: int
+    """Of the answer; where the record does not say, those that its rounds wrote, or the usual number."""
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Record:
@@ -45,7 +52,10 @@ class Record:
                 accepted = sum(i * n for i, n in enumerate(histogram))
                 stats = SpecStats(sum(histogram), accepted, tuple(histogram), data.get("num_proposed"))
             features = _FEATURES.validate_python(data["features"])
-            return cls(features, Plan.from_wire(data["plan"]), data["workload"], data["num_running"], stats)
+            written = _USUAL_TOKENS if stats is None else stats.num_accepted + stats.num_verify_steps + 1
+            num_tokens = data.get("num_tokens") or written
+            plan = Plan.from_wire(data["plan"])
+            return cls(features, plan, data["workload"], data["num_running"], stats, num_tokens)
         except (KeyError, TypeError, ValueError, ValidationError) as error:
             raise ConfigError(f"not a recorded request: {error}") from error
 
@@ -107,12 +117,10 @@ def _tokens(record: Record, plan: Plan, curve: Curve) -> float:
     if stats is None or record.plan.drafter != plan.drafter:
         return curve.tokens[plan.k]
     hazards = list(curve.hazards) + [curve.hazards[-1]] * (MAX_K - len(curve.hazards))
-    reached = stats.num_verify_steps
-    for depth in range(min(record.plan.k, plan.k)):
-        accepted = sum(stats.histogram[depth + 1 :])
-        if reached >= _MIN_TRIALS:
-            hazards[depth] = accepted / reached
-        reached = accepted
+    counts = depth_counts(stats, record.plan.k, may_miss=plan.drafter in LOOK_UPS)
+    for depth, (trials, successes) in enumerate(counts[: plan.k]):
+        if trials >= _MIN_TRIALS:
+            hazards[depth] = successes / trials
     return expected_tokens(hazards)[plan.k]
 
 
@@ -122,12 +130,14 @@ class Advice:
 
     workload: str
     num_records: int
+    ran: frozenset[str]
+    """Drafters of which the records show something."""
     max_k: dict[str, int]
     """By drafter that is worth allowing; empty when plain decoding is best."""
     max_temperature: float | None
     """Above it no plan gained; None when there is no such bound."""
     gain: float
-    """Expected tokens per second over those of the recorded plans."""
+    """Expected tokens per second of all answers together, over those of the recorded plans."""
     margin: float
     """Half the width of the gain's 95 % interval."""
     hints: tuple[str, ...]
@@ -146,22 +156,23 @@ def _advise(evaluator: Evaluator, workload: str, records: Sequence[Record]) -> A
     ran = {record.plan.drafter for record in records if not record.plan.is_off and record.stats is not None}
     plans = [Plan(a.drafter, k) for a in evaluator.lane.drafters if a.drafter in ran for k in a.ks]
     best = _choices(evaluator, records, plans)
-    speed = _speed([evaluator.rate(record, plan) for record, plan in zip(records, best, strict=True)])
+    speed = speed_of(records, [evaluator.rate(record, plan) for record, plan in zip(records, best, strict=True)])
     for most in range(MAX_K + 1):
         taken = _choices(evaluator, records, [plan for plan in plans if plan.k <= most])
         rates = [evaluator.rate(record, plan) for record, plan in zip(records, taken, strict=True)]
-        if _speed(rates) >= _GOOD_ENOUGH * speed:
+        if speed_of(records, rates) >= _GOOD_ENOUGH * speed:
             break
-    gains = [rate / evaluator.rate(record, record.plan) for record, rate in zip(records, rates, strict=True)]
+    gain, margin = _gain(records, [evaluator.rate(record, record.plan) for record in records], rates)
     hot = [record.features.temperature for record in records]
     cool = [t for t, plan in zip(hot, taken, strict=True) if not plan.is_off]
     return Advice(
         workload,
         len(records),
+        frozenset(ran),
         {name: max(p.k for p in taken if p.drafter == name) for name in {p.drafter for p in taken if not p.is_off}},
         max(cool) if cool and max(cool) < max(hot) else None,
-        fmean(gains),
-        1.96 * stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf,
+        gain,
+        margin,
         tuple(_hints(records, most)),
     )
 
@@ -177,9 +188,23 @@ def _choices(evaluator: Evaluator, records: Sequence[Record], plans: Sequence[Pl
     ]
 
 
-def _speed(rates: Sequence[float]) -> float:
-    """Of all tokens together: the harmonic mean."""
-    return len(rates) / sum(1 / rate for rate in rates)
+def speed_of(records: Sequence[Record], rates: Sequence[float]) -> float:
+    """Tokens per second of all answers together."""
+    return sum(record.num_tokens for record in records) / sum(_times(records, rates))
+
+
+def _times(records: Sequence[Record], rates: Sequence[float]) -> list[float]:
+    return [record.num_tokens / rate for record, rate in zip(records, rates, strict=True)]
+
+
+def _gain(records: Sequence[Record], before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
+    """The ratio of speeds, and half the width of its 95 % interval, by the delta method for a ratio of sums."""
+    old_s, new_s = _times(records, before), _times(records, after)
+    gain, num = sum(old_s) / sum(new_s), len(records)
+    if num < 2:
+        return gain, math.inf
+    errors = [old - gain * new for old, new in zip(old_s, new_s, strict=True)]
+    return gain, 1.96 * stdev(errors) * math.sqrt(num) / sum(new_s)
 
 
 def _hints(records: Sequence[Record], most: int) -> Iterator[str]:
@@ -200,19 +225,39 @@ def _hints(records: Sequence[Record], most: int) -> Iterator[str]:
         yield f"usually {median(running):g} requests run at once: rows are dear, so k should be small"
 
 
-def to_yaml(advice: Advice) -> str:
-    """The policy file that follows from the advice, with its reasons as comments."""
+def tuned(advice: Advice, policy: WorkloadPolicy) -> WorkloadPolicy:
+    """The policy with the advised limits, and with all else that it says. Drafters that never ran stay as they are,
+    since nothing is known of them, and temperatures are only ever narrowed."""
+    drafters = {name: limits for name, limits in policy.drafters.items() if name not in advice.ran}
+    for name, most in sorted(advice.max_k.items()):
+        limits = policy.limits_of(name) or DrafterLimits()
+        least = {"min_k": most} if limits.min_k > most else {}
+        drafters[cast(Drafter, name)] = limits.model_copy(update={"max_k": most, **least})
+    changes: dict[str, Any] = {"drafters": drafters}
+    hottest, bands = advice.max_temperature, policy.temperature
+    if hottest is not None and not (bands and _ends_below(bands[-1], hottest)):
+        cool = tuple(band for band in bands if _ends_below(band, hottest))
+        last = bands[len(cool)] if bands else Band()
+        changes["temperature"] = (*cool, last.model_copy(update={"max": hottest}))
+    return policy.model_copy(update=changes)
+
+
+def _ends_below(band: Band, value: float) -> bool:
+    return band.max is not None and band.max < value
+
+
+def to_yaml(advice: Advice, policy: WorkloadPolicy) -> str:
+    """The policy's file with the advised limits, with the reasons as comments."""
     lines = [
         "# yaml-language-server: $schema=policy.schema.json",
         f"# From {advice.num_records} recorded requests, whose tokens per second are expected to grow"
         f" {advice.gain:.2f} +- {advice.margin:.2f} times (95 %).",
         *(f"# {hint}." for hint in advice.hints),
-        "version: 1",
-        f'workload: "{advice.workload}"',
     ]
-    if not advice.max_k:
-        return "\n".join([*lines, "drafters: {}", ""])
-    lines += ["drafters:", *(f"  {name}: {{max_k: {k}}}" for name, k in sorted(advice.max_k.items()))]
-    if advice.max_temperature is not None:
-        lines.append(f"temperature: [{{max: {advice.max_temperature:g}}}]")
+    # JSON values are YAML that no version of it reads otherwise.
+    for key, value in tuned(advice, policy).model_dump(mode="json", exclude_unset=True).items():
+        if key == "drafters" and value:
+            lines += ["drafters:", *(f"  {name}: {json.dumps(limits)}" for name, limits in value.items())]
+        else:
+            lines.append(f"{key}: {json.dumps(value, ensure_ascii=False)}")
     return "\n".join([*lines, ""])

@@ -90,6 +90,13 @@ def extract_features(
     )
 
 
+def text_of(body: Mapping[str, Any]) -> str:
+    """The text of a body's prompt."""
+    messages = body.get("messages")
+    prompt = _read_messages(messages) if isinstance(messages, list) else _read_prompt(body.get("prompt"))
+    return "\n".join(prompt.texts)
+
+
 def _temperature(value: object) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number else DEFAULT_TEMPERATURE  # type: ignore[arg-type]
@@ -168,6 +175,9 @@ def _name(value: object) -> str | None:
 def _surfaces(body: Mapping[str, Any], temperature: float, *, has_images: bool) -> dict[Surface, str]:
     """What the request's law and content use. A greedy law is not changed by what only cuts or draws."""
     wanted: dict[Surface, str] = {surface: name for name, surface, nothing in _ASKED if body.get(name) not in nothing}
+    # 0 asks for those of the written tokens, and in Python it equals False.
+    if body.get("logprobs") is not None and body["logprobs"] is not False:
+        wanted["logprobs"] = "logprobs"
     if (grammar := _grammar(body)) is not None:
         wanted["grammar"] = grammar
     if has_images:
@@ -190,8 +200,8 @@ _ASKED: tuple[tuple[str, Surface, tuple[object, ...]], ...] = (
     ("min_new_tokens", "penalties", (None, 0)),
     ("logit_bias", "logit_bias", (None, {})),
     ("custom_logit_processor", "logit_processor", (None,)),
-    ("logprobs", "logprobs", (None, False)),
     ("lora_path", "lora", (None, "")),
+    ("image_data", "images", (None, "", [])),
 )
 _DRAWN: tuple[tuple[str, Surface, tuple[object, ...]], ...] = (
     ("min_p", "min_p", (None, 0)),
@@ -204,4 +214,6 @@ def _grammar(body: Mapping[str, Any]) -> str | None:
     form = body.get("response_format")
     if form is not None and (form.get("type") if isinstance(form, dict) else None) not in (None, "text"):
         return "response_format"
-    return next((key for key in ("json_schema", "regex", "ebnf") if body.get(key)), None)
+    if body.get("tool_choice") not in (None, "auto", "none"):
+        return "tool_choice"
+    return next((key for key in ("json_schema", "regex", "ebnf", "structural_tag") if body.get(key)), None)

@@ -10,16 +10,19 @@ from random import Random
 from typing import Any, Protocol
 
 from outrider.core import SpecStats
-from outrider.policy.acceptance import Acceptance, Cell
+from outrider.policy.acceptance import LOOK_UPS, Acceptance, Cell
+from outrider.policy.lookup import Written, replayed
 from outrider.policy.plan import Plan
 from outrider.policy.rounds import Rounds
 
 #: Layout of the state.
-VERSION = 1
+VERSION = 3
 #: Speculation may make a workload at most this much slower than plain decoding, tries included.
 MAX_SLOWDOWN = 0.05
 #: Of that, what tries may use up.
 _TRY_SLOWDOWN = 0.03
+#: Draft tokens with which look-ups are replayed.
+_REPLAY_K = 8
 #: Rounds that a request must have had for its mean round to say something.
 _MIN_ROUNDS = 8
 #: Decisions until a drafter that did not pay is tried again: at first, and at most.
@@ -38,6 +41,8 @@ class Feedback:
     """Tokens of the answer."""
     decode_s: float | None = None
     """Seconds from the first token to the last."""
+    written: Written | None = None
+    """The text, where whoever ran it has it at hand; it is looked at once and never kept."""
 
 
 class Decided(Protocol):
@@ -51,6 +56,10 @@ class Decided(Protocol):
     def workload(self) -> str: ...
     @property
     def cell(self) -> Cell: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def is_own(self) -> bool: ...
     def plain_round_s(self) -> float: ...
     def round_s(self, fill: float) -> float: ...
 
@@ -88,7 +97,8 @@ class Ledger:
     """One workload's decisions, and what its speculation has cost against plain decoding."""
 
     num_decided: int = 0
-    num_control: int = 0
+    control_due: float = 0.0
+    """What requests that speculation was expected to gain for have earned of a plain one; at 1 it is due."""
     next_try: int = 0
     """The decision from which the next try is counted."""
     plain_s: float = 0.0
@@ -115,7 +125,8 @@ class Learner:
 
     acceptance: Acceptance = field(default_factory=Acceptance)
     rounds: Rounds = field(default_factory=Rounds)
-    gates: dict[tuple[str, str, int], Gate] = field(default_factory=dict)
+    gates: dict[tuple[str, str, str, int], Gate] = field(default_factory=dict)
+    """By workload, drafter, task and temperature."""
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     random: Random = field(default_factory=lambda: Random(0))
     num_closed: int = 0
@@ -124,8 +135,9 @@ class Learner:
     def __post_init__(self) -> None:
         self.num_closed = sum(gate.is_closed for gate in self.gates.values())
 
-    def gate(self, drafter: str, task: str, temperature: int) -> Gate:
-        key = (drafter, task, temperature)
+    def gate(self, workload: str, drafter: str, cell: Cell) -> Gate:
+        """`cell` gives task and temperature."""
+        key = (workload, drafter, cell.task, cell.temperature)
         found = self.gates.get(key)
         if found is None:
             found = self.gates[key] = Gate()
@@ -138,10 +150,12 @@ class Learner:
         return found
 
     def learn(self, decided: Decided, feedback: Feedback) -> None:
-        """Take in how one request went."""
+        """Take in how one request went. What it fixed by itself does not tell whether the workload's choices pay."""
         plan, stats, cell = decided.plan, feedback.stats, decided.cell
         if not plan.is_off and stats is not None:
             self.acceptance.update(cell, stats, plan.k)
+        if feedback.written is not None:
+            self._replay(decided, feedback.written)
         num_tokens, decode_s = feedback.num_tokens, feedback.decode_s
         if num_tokens is None or not decode_s or num_tokens < 2:
             return
@@ -153,15 +167,30 @@ class Learner:
             round_s = decided.round_s(fill)
         else:
             return
+        lane, batch = decided.lane, decided.batch
         if num_rounds >= _MIN_ROUNDS:
-            self.rounds.observe(decided.lane, plan.drafter, round_s, decode_s / num_rounds)
+            self.rounds.observe(lane, plan.drafter, (round_s, decode_s / num_rounds), batch)
+        if not decided.is_own:
+            return
+        # A request that was stalled counts by what rounds are believed to take now, which one request moves little.
+        taken_s = num_rounds * round_s * self.rounds.correction(lane, plan.drafter, batch)
         if plan.is_off:
-            self.ledger(decided.workload).spent(decode_s, decode_s)
+            self.ledger(decided.workload).spent(taken_s, taken_s)
         else:
-            plain_s = (num_tokens - 1) * decided.plain_round_s() * self.rounds.correction(decided.lane)
-            self.ledger(decided.workload).spent(plain_s, decode_s)
-            self.gate(plan.drafter, cell.task, cell.temperature).measured(plain_s / decode_s)
+            plain_s = (num_tokens - 1) * decided.plain_round_s() * self.rounds.correction(lane, batch=batch)
+            self.ledger(decided.workload).spent(plain_s, taken_s)
+            self.gate(decided.workload, plan.drafter, cell).measured(plain_s / taken_s)
             self.num_closed = sum(gate.is_closed for gate in self.gates.values())
+
+    def _replay(self, decided: Decided, written: Written) -> None:
+        """What look-ups that did not run would have shown, which costs nobody a try."""
+        stats = replayed(written, _REPLAY_K)
+        if stats is None:
+            return
+        for drafter in LOOK_UPS:
+            if drafter != decided.plan.drafter:
+                cell = decided.cell._replace(drafter=drafter, is_sampled=False)
+                self.acceptance.replay(cell, stats, _REPLAY_K)
 
     def to_state(self, key: dict[str, str]) -> dict[str, Any]:
         """Plain data for JSON. `key` says what it was learnt on: model and build."""
@@ -182,6 +211,9 @@ class Learner:
         return cls(
             Acceptance.from_state(state["acceptance"]),
             Rounds.from_state(state["rounds"]),
-            {(name, task, bucket): Gate(*values) for name, task, bucket, *values in state["gates"]},
+            {
+                (workload, drafter, task, bucket): Gate(*values)
+                for workload, drafter, task, bucket, *values in state["gates"]
+            },
             {name: Ledger(*values) for name, values in state["ledgers"].items()},
         )

@@ -184,24 +184,39 @@ def _bands(name: str, bands: Sequence[Band]) -> Iterator[tuple[Location, str]]:
         before = band.max if band.max is not None else before
 
 
-def unmet(
-    policy: WorkloadPolicy, lanes: Collection[LaneAbility], names: Collection[str]
-) -> Iterator[tuple[Location, str]]:
-    """What the lanes or the other workloads cannot give: drafters and k that no lane has, a trial of nothing."""
+def unmet(policy: WorkloadPolicy, names: Collection[str]) -> Iterator[tuple[Location, str]]:
+    """What the workloads of these names cannot give: a trial of none of them."""
     if policy.trial is not None and policy.trial.workload not in names:
         known = ", ".join(sorted(names))
         yield ("trial", "workload"), f"expected a known workload, one of {known}, found {policy.trial.workload!r}"
-    if not lanes:
-        return
-    for drafter, limits in policy.drafters.items():
+
+
+def beyond(policy: WorkloadPolicy, lanes: Collection[LaneAbility]) -> Iterator[tuple[Location, str]]:
+    """What no lane can give, drafters and k; nothing without lanes."""
+    known = ", ".join(sorted({ability.drafter for lane in lanes for ability in lane.drafters})) or "none"
+    for drafter, limits in policy.drafters.items() if lanes else ():
         ks = [k for lane in lanes for ability in lane.drafters if ability.drafter == drafter for k in ability.ks]
         if not ks:
-            known = ", ".join(sorted({ability.drafter for lane in lanes for ability in lane.drafters})) or "none"
             yield ("drafters", drafter), f"expected a drafter that some lane has, one of {known}"
-        elif "max_k" in limits.model_fields_set and limits.max_k > max(ks):
-            yield ("drafters", drafter, "max_k"), f"expected at most {max(ks)}, the largest k of any lane"
+        elif limits.max_k > max(ks):
+            yield ("drafters", drafter, *_given("max_k", limits)), f"{_at_most(max(ks))}, found max_k {limits.max_k}"
         elif limits.min_k > max(ks):
-            yield ("drafters", drafter, "min_k"), f"expected at most {max(ks)}, the largest k of any lane"
+            yield ("drafters", drafter, "min_k"), _at_most(max(ks))
+    most = max((k for lane in lanes for ability in lane.drafters for k in ability.ks), default=0)
+    for name, bands in (("temperature", policy.temperature), ("load", policy.load)):
+        for index, band in enumerate(bands):
+            # Without it a band bounds nothing.
+            if most and "max_k" in band.model_fields_set and band.max_k > most:
+                yield (name, index, "max_k"), f"{_at_most(most)}, found {band.max_k}"
+
+
+def _at_most(k: int) -> str:
+    return f"expected at most {k}, the largest k of any lane"
+
+
+def _given(name: str, model: BaseModel) -> tuple[str, ...]:
+    """The key's place, or none where its default holds."""
+    return (name,) if name in model.model_fields_set else ()
 
 
 class _PolicySchema(GenerateJsonSchema):

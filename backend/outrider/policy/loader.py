@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from outrider.core import DRAFTERS, LaneAbility
 from outrider.errors import PolicyError
 from outrider.policy.decide import PolicySet
 from outrider.policy.learning import Learner
-from outrider.policy.limits import Location, WorkloadPolicy, contradictions, unmet
+from outrider.policy.limits import Location, WorkloadPolicy, beyond, contradictions, unmet
 from outrider.policy.wording import expected, model_at, path_of, unknown_key
 
 _SCALARS = {
@@ -26,8 +26,8 @@ _SCALARS = {
     "int": re.compile(r"[-+]?[0-9]{1,18}$"),
     "float": re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.inf$|\.nan$"),
 }
-
-
+_YAML = "tag:yaml.org,2002:"
+_KEYS, _COLLECTIONS = ("str", *_SCALARS), (f"{_YAML}map", f"{_YAML}seq")
 _REFERENCE = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -35,7 +35,7 @@ class _Loader(yaml.SafeLoader):
     """YAML with the scalars of version 1.2, as editors read it: in 1.1 the key `off` would be the value false."""
 
     yaml_implicit_resolvers: dict[str | None, list[tuple[str, re.Pattern[str]]]] = {  # noqa: RUF012 - PyYAML's own name
-        None: [(f"tag:yaml.org,2002:{name}", pattern) for name, pattern in _SCALARS.items()]
+        None: [(f"{_YAML}{name}", pattern) for name, pattern in _SCALARS.items()]
     }
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -86,6 +86,8 @@ class _Document:
     def build(self, node: yaml.Node, location: Location = ()) -> Any:
         """Plain data of a node; notes positions, and reports duplicate keys, empty values and tags."""
         self.values[location] = node.start_mark
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTIONS:
+            self.report(location, f"expected no tag, found {node.tag}", node.start_mark)
         if isinstance(node, yaml.MappingNode):
             return self._build_mapping(node, location)
         if isinstance(node, yaml.SequenceNode):
@@ -109,6 +111,8 @@ class _Document:
         for key_node, value_node in node.value:
             key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"
             here = (*location, key)
+            if key_node.tag.removeprefix(_YAML) not in _KEYS:
+                self.report(here, f"expected no tag, found {key_node.tag}", key_node.start_mark)
             if key in data:
                 first = self.keys[here].line + 1
                 self.report(here, f"expected each key once, found again (first on line {first})", key_node.start_mark)
@@ -126,8 +130,6 @@ class Source:
     """Folders of `*.yaml`; a workload of a later folder replaces that of an earlier one."""
     default: str = "default"
     """The workload for requests that no file matches."""
-    lanes: Collection[LaneAbility] = ()
-    """Lanes that must be able to do what the files allow; none: not checked."""
     env: Mapping[str, str] = field(default_factory=dict)
     """What `${env.NAME}` is looked up in."""
 
@@ -145,7 +147,7 @@ def load_policies(source: Source, learner: Learner | None = None) -> PolicySet:
     if not by_name:
         raise PolicyError(f"{where}: no policy files (*.yaml) here")
     for policy, document in by_name.values():
-        for location, message in unmet(policy, source.lanes, by_name):
+        for location, message in unmet(policy, by_name):
             document.report(location, message)
         if document.problems:
             raise PolicyError(str(min(document.problems)))
@@ -158,11 +160,11 @@ def load_policies(source: Source, learner: Learner | None = None) -> PolicySet:
 
 def _read_folder(directory: Path, env: Mapping[str, str]) -> dict[str, tuple[WorkloadPolicy, _Document]]:
     found: dict[str, tuple[WorkloadPolicy, _Document]] = {}
-    for path in sorted(directory.glob("*.yaml")):
+    for path in _files(directory):
         policy, document = _read(path, env)
         if policy is not None and policy.workload in found:
-            first = Path(found[policy.workload][1].file).name
-            document.report(("workload",), f"expected a name of its own, {policy.workload!r} is used by {first}")
+            first = Path(found[policy.workload][1].file)
+            document.report(("workload",), _not_its_own(policy.workload, first))
         if policy is None or document.problems:
             raise PolicyError(str(min(document.problems)))
         found[policy.workload] = (policy, document)
@@ -172,25 +174,43 @@ def _read_folder(directory: Path, env: Mapping[str, str]) -> dict[str, tuple[Wor
 def digest_of(source: Source) -> str:
     """Of the names and bytes of all files; changes when they do."""
     digest = hashlib.sha256()
-    for path in (path for directory in source.directories for path in sorted(directory.glob("*.yaml"))):
+    for path in (path for directory in source.directories for path in _files(directory)):
         with contextlib.suppress(OSError):  # a file that goes away meanwhile is a problem of the load that follows
             digest.update(f"{path.name}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def validate_file(
-    path: Path, env: Mapping[str, str] | None = None, lanes: Collection[LaneAbility] = (), names: Collection[str] = ()
+    path: Path,
+    env: Mapping[str, str] | None = None,
+    lanes: Collection[LaneAbility] = (),
+    folders: Iterable[Path] = (),
 ) -> list[Problem]:
     """All problems of one policy file, in the order of their positions; empty when it can be loaded.
 
-    `names` are the workloads that its trial may name beside those that the file itself defines.
+    Other files of its folder must not have its workload's name; its trial may name a workload of theirs, or of
+    `folders`. With `lanes`, some of them must be able to do what the file allows.
     """
     policy, document = _read(path, env or {})
     if policy is not None:
-        known = {*names, policy.workload} if names else {policy.trial.workload} if policy.trial else set()
-        for location, message in unmet(policy, lanes, known):
+        others = [
+            (other, _read(other, env or {})[0]) for folder in {path.parent, *folders} for other in _files(folder)
+        ]
+        names = {policy.workload, *(found.workload for _, found in others if found is not None)}
+        for other, found in others:
+            if other.parent == path.parent and other.name < path.name and found and found.workload == policy.workload:
+                document.report(("workload",), _not_its_own(policy.workload, other))
+        for location, message in (*unmet(policy, names), *beyond(policy, lanes)):
             document.report(location, message)
     return sorted(document.problems)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.yaml"))
+
+
+def _not_its_own(workload: str, other: Path) -> str:
+    return f"expected a name of its own, {workload!r} is used by {other.name}"
 
 
 def _read(path: Path, env: Mapping[str, str]) -> tuple[WorkloadPolicy | None, _Document]:
@@ -236,7 +256,7 @@ def _compose(path: Path, document: _Document) -> yaml.Node | None:
 def _scalar(node: yaml.Node, text: str) -> str | bool | int | float | None:
     """None for an empty value, and for tags that we do not read. What came from the environment has the type that it
     would have had in the file."""
-    kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    kind = node.tag.removeprefix(_YAML)
     if text != node.value:
         kind = next((name for name, pattern in _SCALARS.items() if pattern.match(text)), "str")
     if kind == "str":

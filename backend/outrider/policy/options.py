@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -70,6 +70,9 @@ class Menu(NamedTuple):
     """How many curves had moved when it was made."""
 
 
+#: Rates this near to the highest are equal: of drafters the lane's first of them is taken, as lanes name the simple
+#: ones first, and of lanes the emptiest.
+EQUAL = 0.98
 #: More than any number of surfaces.
 UNSERVED = 99
 
@@ -88,6 +91,11 @@ class Row:
     """What of the request the lane does not honour exactly."""
     num_tokens: int
     """Of the prompt."""
+    num_changes: int = -1
+    """How many factors had changed when it was last looked through."""
+    version: int = field(init=False)
+    is_bounded: bool = field(init=False)
+    """The menu's."""
     num_others: int = field(init=False)
     """Other requests on the lane."""
     share: float = field(init=False)
@@ -97,12 +105,13 @@ class Row:
     plain_rate: float = field(init=False)
     """Tokens per second of plain decoding; 0 when the lane has none."""
     fastest: Entry | None = field(init=False)
-    """Of all drafters."""
+    """Of all drafters, or nearly so."""
     fastest_rate: float = field(init=False)
     """Its tokens per second; 0 without one."""
 
     def __post_init__(self) -> None:
         running, waiting, _ = self.seen
+        self.version, self.is_bounded = self.menu.version, self.menu.is_bounded
         self.num_others = running + waiting - 1
         self.share = self.lane.max_running / (self.lane.max_running + waiting)
         self.plain_rate = self.menu.plain_rate * self.factors[0] * self.share if self.lane.has_plain else 0.0
@@ -129,20 +138,27 @@ class Row:
         """The fastest without `shut` drafters, and its tokens per second."""
         return self._fastest(self.usable(shut)) if shut else (self.fastest, self.fastest_rate)
 
-    def _fastest(self, entries: Iterable[Entry]) -> tuple[Entry | None, float]:
-        found, most = None, 0.0
-        for entry in entries:
-            rate = entry.rate * self.factors[entry.place + 1]
-            if rate > most:
-                found, most = entry, rate
-        return found, most * self.share
+    def _fastest(self, entries: Sequence[Entry]) -> tuple[Entry | None, float]:
+        factors = self.factors
+        rates = [entry.rate * factors[entry.place + 1] for entry in entries]
+        enough = max(rates, default=0.0) * EQUAL
+        for entry, rate in zip(entries, rates, strict=True) if enough else ():
+            if rate >= enough:
+                return entry, rate * self.share
+        return None, 0.0
 
     def entry(self, drafter: str, k: int | None = None) -> Entry | None:
         """Of a drafter that may be used, and with this k."""
-        entry = self.menu.by_drafter.get(drafter)
-        if entry is None or not self._reaches(entry):
+        menu = self.menu
+        entry = menu.by_drafter.get(drafter)
+        if entry is None or (menu.is_bounded and not self._reaches(entry)):
             return None
         return entry if k is None or (entry.bounds[0] <= k <= entry.bounds[1] and k in entry.drafter.ks) else None
+
+    def rate_of(self, drafter: str, k: int | None = None) -> float:
+        """Tokens per second of a drafter with this k or its best; 0 where it may not be used."""
+        entry = self.entry(drafter, k)
+        return 0.0 if entry is None else self.rate(entry, entry.k if k is None else k)
 
     def rate(self, entry: Entry, k: int) -> float:
         """Tokens per second."""

@@ -22,8 +22,12 @@ _AT_ONCE = frozenset({"ngram", "suffix", "prediction", "medusa"})
 _TABLE_DRAFTED = 4
 #: Context is rounded up to these.
 _CONTEXTS = (128, 512, 2048, 8192, 32768)
-#: How fast corrections follow, and what one observation may say at most.
-_RATE, _CLIP = 0.1, math.log(3.0)
+#: How fast corrections follow in the end; the n-th observation counts for 1 / (n + _DOUBT) at first.
+_RATE, _DOUBT = 0.2, 2.0
+#: What one observation may say at most: a request that was stopped for a minute says no more than a slow one.
+_CLIP = math.log(2.0)
+#: Largest batches of the sizes that corrections tell apart; a last one is beyond.
+_SIZES = (1, 4, 12)
 #: Corrections that moved by less are as good as before.
 _NEAR = 0.01
 
@@ -38,6 +42,11 @@ _BATCHES = tuple(next(bound for bound in _RUNNING if bound >= n) for n in range(
 
 def context_bucket(num_tokens: int) -> int:
     return _CONTEXTS[min(bisect_left(_CONTEXTS, num_tokens), len(_CONTEXTS) - 1)]
+
+
+def size_bucket(batch: int) -> int:
+    """Of a batch, as coarse as round times are corrected by."""
+    return bisect_left(_SIZES, batch)
 
 
 class Occupancy(NamedTuple):
@@ -80,10 +89,13 @@ class Rounds:
         self._forwards: dict[tuple[LaneAbility, int, int], tuple[float, ...]] = {}
         self._rounds: dict[tuple[LaneAbility, str, tuple[int, int], int], tuple[float, ...]] = {}
         self._lanes: dict[str, float] = {}
-        self._arms: dict[tuple[str, str], float] = {}
-        """Logarithms of observed over predicted: of a lane as a whole, and of a drafter on it beyond that."""
-        self.known: dict[LaneAbility, tuple[float, ...]] = {}
+        self._arms: dict[tuple[str, str, int], tuple[float, int]] = {}
+        """Logarithms of observed over predicted: of a lane as a whole, and of a drafter on it at a size of batches
+        beyond that, with the number of observations."""
+        self.known: dict[tuple[LaneAbility, int], tuple[float, ...]] = {}
         """What `factors` has worked out and no observation has changed since."""
+        self.num_changes = 0
+        """How often that was changed."""
 
     def forwards(self, ability: LaneAbility, num_running: int, context: int) -> tuple[float, ...]:
         """Entry k: seconds of a round in which each running request has k + 1 rows, without drafting."""
@@ -127,45 +139,62 @@ class Rounds:
         for k in range(1, MAX_K + 1):
             yield (1 - fill) * forwards[0] + fill * forwards[k] + once_s * (1 if is_at_once else k)
 
-    def correction(self, lane: str, drafter: str = OFF) -> float:
-        """What predictions for this drafter on this lane are multiplied by."""
-        return math.exp(self._lanes.get(lane, 0.0) + self._arms.get((lane, drafter), 0.0))
+    def correction(self, lane: str, drafter: str = OFF, batch: int = 1) -> float:
+        """What predictions for this drafter on this lane in such a batch are multiplied by."""
+        return math.exp(self._lanes.get(lane, 0.0) + self._arm(lane, drafter, size_bucket(batch)))
 
-    def factors(self, ability: LaneAbility) -> tuple[float, ...]:
-        """What speeds on this lane are multiplied by: of plain decoding, then of each of its drafters."""
-        found = self.known.get(ability)
+    def _arm(self, lane: str, drafter: str, size: int) -> float:
+        """An arm that was never seen at this size is believed to be as it is at the nearest."""
+        found = self._arms.get((lane, drafter, size))
+        for step in range(1, len(_SIZES) + 1) if found is None else ():
+            found = self._arms.get((lane, drafter, size - step)) or self._arms.get((lane, drafter, size + step))
+            if found is not None:
+                break
+        return 0.0 if found is None else found[0]
+
+    def factors(self, ability: LaneAbility, batch: int) -> tuple[float, ...]:
+        """What speeds on this lane in such a batch are multiplied by: of plain decoding, then of each of its
+        drafters."""
+        key = (ability, size_bucket(batch))
+        found = self.known.get(key)
         if found is None:
             if len(self.known) >= _MAX_REMEMBERED:
                 self.known.clear()
-            found = self.known[ability] = self._factors(ability)
+                self.num_changes += 1
+            found = self.known[key] = self._factors(*key)
         return found
 
-    def _factors(self, ability: LaneAbility) -> tuple[float, ...]:
-        name, arm = ability.name, self._arms.get
-        lane = self._lanes.get(name, 0.0)
+    def _factors(self, ability: LaneAbility, size: int) -> tuple[float, ...]:
+        lane = self._lanes.get(ability.name, 0.0)
         drafters = [OFF, *[drafter.drafter for drafter in ability.drafters]]
-        return tuple([math.exp(-lane - arm((name, drafter), 0.0)) for drafter in drafters])
+        return tuple([math.exp(-lane - self._arm(ability.name, drafter, size)) for drafter in drafters])
 
-    def observe(self, lane: str, drafter: str, predicted_s: float, observed_s: float) -> None:
-        """Learn from one request's mean round. What all arms of a lane share goes to the lane, so that a busy machine
-        does not make the drafter that happened to run look bad; the rest goes to the arm."""
-        known = self._lanes.get(lane, 0.0) + self._arms.get((lane, drafter), 0.0)
-        error = math.log(observed_s / predicted_s) - known
-        error = min(max(error, -_CLIP), _CLIP)
-        self._lanes[lane] = self._lanes.get(lane, 0.0) + _RATE * error
-        self._arms[lane, drafter] = self._arms.get((lane, drafter), 0.0) + _RATE * error
-        for ability in [ability for ability in self.known if ability.name == lane]:
-            now, before = self._factors(ability), self.known[ability]
+    def observe(self, lane: str, drafter: str, seconds: tuple[float, float], batch: int = 1) -> None:
+        """Learn from one request's mean round, predicted and observed. What all arms of a lane share goes to the
+        lane, so that a busy machine does not make the drafter that happened to run look bad; the rest goes to the
+        arm."""
+        predicted_s, observed_s = seconds
+        key = (lane, drafter, size_bucket(batch))
+        arm, num = self._arms.get(key) or (self._arm(*key), 0)
+        shared = self._lanes.get(lane, 0.0)
+        error = math.log(observed_s / predicted_s) - shared - arm
+        # Half of it to each.
+        step = max(_RATE, 1 / (num + 1 + _DOUBT)) * min(max(error, -_CLIP), _CLIP) / 2
+        self._lanes[lane] = shared + step
+        self._arms[key] = (arm + step, num + 1)
+        for known in [known for known in self.known if known[0].name == lane]:
+            now, before = self._factors(*known), self.known[known]
             if any(abs(a - b) > _NEAR * b for a, b in zip(now, before, strict=True)):
-                self.known[ability] = now
+                self.known[known] = now
+                self.num_changes += 1
 
     def to_state(self) -> dict[str, Any]:
         """Plain data of the corrections; costs themselves come from the lanes."""
-        return {"lanes": self._lanes, "arms": [[*key, value] for key, value in self._arms.items()]}
+        return {"lanes": self._lanes, "arms": [[*key, *value] for key, value in self._arms.items()]}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Rounds:
         found = cls()
         found._lanes = dict(state["lanes"])
-        found._arms = {(lane, drafter): value for lane, drafter, value in state["arms"]}
+        found._arms = {(lane, drafter, size): (value, num) for lane, drafter, size, value, num in state["arms"]}
         return found

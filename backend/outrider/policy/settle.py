@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from outrider.policy.choose import Kind, Surveyor
 from outrider.policy.learning import Gate, Learner, Ledger
 from outrider.policy.nearest import distance, nearest
-from outrider.policy.options import Option, Row
+from outrider.policy.options import EQUAL, Entry, Option, Row
 
 #: Speculation must be expected to gain this much over plain decoding: below it, it is noise.
 MIN_GAIN = 1.03
@@ -17,8 +18,8 @@ MIN_GAIN = 1.03
 #: taken last must have been held for so many. Fewer drafts are taken at once when they are that much better, since
 #: load is shed first by shortening drafts.
 _SWITCH_GAIN, _STREAK, _DWELL = 1.05, 3, 8
-#: Lanes this near to the fastest are equal, and the emptiest of them is taken.
-_EQUAL = 0.98
+#: Batches of less than this times each other share what was taken last.
+_FAR = 4
 #: Measurements that a drafter must have when its workload is overdrawn.
 _PROVEN = 3
 
@@ -32,12 +33,18 @@ class Settled(NamedTuple):
 
 @dataclass(slots=True)
 class Incumbent:
-    """The plan that was taken last for one kind of request."""
+    """The plan that was taken last for one kind of request at one load."""
 
     drafter: str
     k: int
+    batch: int
+    """Where it was first taken: another plan may be best where batches are far from that."""
     num_held: int = 0
     num_beaten: int = 0
+
+    def is_near(self, batch: int) -> bool:
+        """What it has shown says something of this batch."""
+        return batch < _FAR * self.batch and self.batch < _FAR * batch
 
     def settle(self, best: Option, held: Option | None) -> Option:
         """The best plan, or the held one while it is not beaten clearly and for long enough."""
@@ -65,28 +72,34 @@ class Settler:
     def __init__(self, learner: Learner, surveyor: Surveyor) -> None:
         self.learner = learner
         self.surveyor = surveyor
-        self._incumbents: dict[tuple[object, ...], Incumbent] = {}
+        self._incumbents: dict[tuple[object, ...], list[Incumbent]] = {}
+        """Of one kind at loads far from each other, the last asked first: load around a bound between two stays with
+        that one."""
 
-    def settle(self, kind: Kind, rows: Sequence[Row]) -> Settled | None:
-        """None when no lane decodes plainly and no drafter is allowed."""
+    def settle(self, kind: Kind, rows: Sequence[Row], *, is_run: bool = True) -> Settled | None:
+        """None when no lane decodes plainly and no drafter is allowed.
+
+        What is not run leaves no trace: it is not counted, tries nothing, and what was taken last stays.
+        """
         if kind.is_fixed:
             found = nearest(kind, rows)
             return None if found is None else Settled(found, "nearest" if any(distance(kind, found)) else "request")
         ledger = self.learner.ledger(kind.policy.workload)
-        ledger.num_decided += 1
-        plain = plain_of(rows)
+        ledger.num_decided += is_run
+        plain, best = _leaders(rows)
         if plain is None:
-            best = _best(rows, ())
             return None if best is None else Settled(best, "no-plain")
         shut = self._shut(kind, ledger)
-        best = _best(rows, shut)
+        if shut:
+            best = _best(rows, shut)
         enough = _enough(kind, rows, plain, shut)
         if enough is not None:
             return Settled(enough, "objective")
         if best is None or best.rate < plain.rate * MIN_GAIN:
             best = plain
-        best = self._held(kind, rows, plain, best, shut)
-        return self._try(kind, rows, (plain, best), ledger) or Settled(best, "best-rate" if best.k else "plain")
+        best = self._held(kind, rows, (plain, best), shut, is_run=is_run)
+        tried = self._try(kind, rows, (plain, best), ledger) if is_run else None
+        return tried or Settled(best, "best-rate" if best.k else "plain")
 
     def _shut(self, kind: Kind, ledger: Ledger) -> set[str]:
         """Drafters that do not pay as far as is known; with an overdrawn ledger all that are not known to pay."""
@@ -101,17 +114,29 @@ class Settler:
         }
 
     def _gate(self, kind: Kind, drafter: str) -> Gate:
-        return self.learner.gate(drafter, kind.cell.task, kind.cell.temperature)
+        return self.learner.gate(kind.policy.workload, drafter, kind.cell)
 
-    def _held(self, kind: Kind, rows: Sequence[Row], plain: Option, best: Option, shut: Collection[str]) -> Option:
-        """The best option, unless the one taken last is nearly as good."""
+    def _held(
+        self, kind: Kind, rows: Sequence[Row], known: tuple[Option, Option], shut: Collection[str], *, is_run: bool
+    ) -> Option:
+        """The best of plain and best option, unless the one taken last is nearly as good."""
+        plain, best = known
         if not best.seen.is_known:
             return best
-        key = (kind.policy.workload, kind.cell.task, kind.cell.temperature, kind.floor, kind.features.has_prediction)
-        incumbent = self._incumbents.get(key)
-        if incumbent is None:
-            self._incumbents[key] = Incumbent(best.drafter, best.k)
+        key = kind.held
+        batch = best.seen.batch
+        found = self._incumbents.get(key, [])
+        for place, incumbent in enumerate(found):
+            if incumbent.is_near(batch):
+                if place and is_run:
+                    found.insert(0, found.pop(place))
+                break
+        else:
+            if is_run:
+                self._incumbents[key] = [Incumbent(best.drafter, best.k, batch), *found]
             return best
+        if not is_run:
+            incumbent = replace(incumbent)
         if incumbent.drafter == best.drafter and incumbent.k == best.k:
             return incumbent.settle(best, best)
         if not incumbent.k:
@@ -124,30 +149,63 @@ class Settler:
         plain, best = known
         # Where speculation gains much a plain answer costs much, so there are fewer: the share is one of time.
         control = limits.control * plain.rate / best.rate
-        if best.k and ledger.num_control + 1 <= control * ledger.num_decided:
-            ledger.num_control += 1
-            return Settled(plain, "control")
+        if best.k:
+            ledger.control_due += control
+            if ledger.control_due >= 1:
+                ledger.control_due -= 1
+                return Settled(plain, "control")
         if not limits.share or ledger.num_decided < ledger.next_try + 1 / limits.share or not ledger.may_try:
             return None
         # An opportunity that nothing is due for is lost: tries are at most this share of requests at any time.
         ledger.next_try = ledger.num_decided
-        due = [
-            option for drafter in self._due(kind, best, ledger) if (option := _option_of(rows, drafter)) is not None
-        ]
-        if not due:
+        rates = self._drawn_rates(kind, rows, self._due(kind, best, ledger))
+        taken = max(rates, key=rates.__getitem__, default=None)
+        option = None if taken is None else _option_of(rows, taken)
+        if option is None:
             return None
-        taken = max(due, key=lambda option: self._drawn_rate(kind, option))
-        self._gate(kind, taken.drafter).tried(ledger.num_decided)
-        return Settled(taken, "explore")
+        self._gate(kind, option.drafter).tried(ledger.num_decided)
+        return Settled(option, "explore")
 
     def _due(self, kind: Kind, best: Option, ledger: Ledger) -> list[str]:
         num, others = ledger.num_decided, [name for name in kind.policy.drafters if name != best.drafter]
         return [drafter for drafter in others if self._gate(kind, drafter).due <= num]
 
-    def _drawn_rate(self, kind: Kind, option: Option) -> float:
-        """Thompson sampling: the rate with hazards drawn from what is believed of them."""
-        curve = self.surveyor.curve(kind, option.drafter, is_sampled=option.is_sampled)
-        return option.rate * curve.drawn(option.k, self.learner.random) / curve.tokens[option.k]
+    def _drawn_rates(self, kind: Kind, rows: Sequence[Row], drafters: Collection[str]) -> dict[str, float]:
+        """Thompson sampling: each drafter's best rate with hazards drawn from what is believed of them."""
+        fastest: dict[str, tuple[float, Entry]] = {}
+        for row in rows:
+            factors, share = row.factors, row.share
+            for entry in row.usable() if drafters else ():
+                rate, name = entry.rate * factors[entry.place + 1] * share, entry.drafter.drafter
+                if name in drafters and (name not in fastest or rate > fastest[name][0]):
+                    fastest[name] = rate, entry
+        random, rates = self.learner.random, {}
+        for name, (rate, entry) in fastest.items():
+            curve = self.surveyor.curve(kind, name, is_sampled=entry.drafter.is_sampled)
+            rates[name] = rate * curve.drawn(entry.k, random) / curve.tokens[entry.k]
+        return rates
+
+
+def _leaders(rows: Sequence[Row]) -> tuple[Option | None, Option | None]:
+    """What `plain_of` and `_best` without shut drafters find, at once: this is asked for every request."""
+    plain_rate = fastest_rate = 0.0
+    for row in rows:
+        if row.plain_rate > plain_rate:
+            plain_rate = row.plain_rate
+        if row.fastest_rate > fastest_rate:
+            fastest_rate = row.fastest_rate
+    plain_rate, fastest_rate = plain_rate * EQUAL, fastest_rate * EQUAL
+    plain: Row | None = None
+    fastest: Row | None = None
+    for row in rows:
+        if row.plain_rate >= plain_rate and (plain is None or row.num_others < plain.num_others):
+            plain = row
+        if row.fastest_rate >= fastest_rate and (fastest is None or row.num_others < fastest.num_others):
+            fastest = row
+    return (
+        plain.plain if plain and plain_rate else None,
+        fastest.option(fastest.fastest) if fastest and fastest.fastest else None,
+    )
 
 
 def plain_of(rows: Sequence[Row]) -> Option | None:
@@ -157,8 +215,8 @@ def plain_of(rows: Sequence[Row]) -> Option | None:
 
 
 def _best(rows: Sequence[Row], shut: Collection[str]) -> Option | None:
-    """The fastest drafter."""
-    row = _pick(rows, [row.best(shut)[1] for row in rows] if shut else [row.fastest_rate for row in rows])
+    """The fastest drafter that is not shut."""
+    row = _pick(rows, [row.best(shut)[1] for row in rows])
     entry = None if row is None else row.best(shut)[0]
     return None if row is None or entry is None else row.option(entry)
 
@@ -172,25 +230,21 @@ def _held_option(rows: Sequence[Row], held: Incumbent, shut: Collection[str]) ->
 
 def _option_of(rows: Sequence[Row], drafter: str, k: int | None = None) -> Option | None:
     """A drafter where it does best, with one k or each lane's best."""
-    entries = [row.entry(drafter, k) for row in rows]
-    rates = [
-        0.0 if entry is None else row.rate(entry, k or entry.k) for row, entry in zip(rows, entries, strict=True)
-    ]
-    row = _pick(rows, rates)
+    row = _pick(rows, [row.rate_of(drafter, k) for row in rows])
     entry = None if row is None else row.entry(drafter, k)
     return None if row is None or entry is None else row.option(entry, k)
 
 
 def _pick(rows: Sequence[Row], rates: list[float]) -> Row | None:
     """Of the lanes as good as the fastest the emptiest, and of those the first; None when none has a rate."""
-    least = max(rates, default=0.0) * _EQUAL
+    least = max(rates, default=0.0) * EQUAL
     if not least:
         return None
-    found: Row | None = None
-    for row, rate in zip(rows, rates, strict=True):
-        if rate >= least and (found is None or row.num_others < found.num_others):
-            found = row
-    return found
+    near = [row for row, rate in zip(rows, rates, strict=True) if rate >= least]
+    return near[0] if len(near) == 1 else min(near, key=_NUM_OTHERS)
+
+
+_NUM_OTHERS = attrgetter("num_others")
 
 
 def _enough(kind: Kind, rows: Sequence[Row], plain: Option, shut: Collection[str]) -> Option | None:

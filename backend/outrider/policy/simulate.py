@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from random import Random
 
 from outrider.core import MAX_K, TASKS, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
-from outrider.policy.acceptance import DEPTHS, Cell, prior_hazards, temperature_bucket
+from outrider.policy.acceptance import Cell, prior_hazards, temperature_bucket
+from outrider.policy.counts import DEPTHS
 from outrider.policy.decide import PolicySet
 from outrider.policy.decision import Decision
 from outrider.policy.features import Features
@@ -102,9 +103,11 @@ def serve(decision: Decision, arrival: Arrival, truth: Truth, random: Random) ->
         written += accepted + 1
     rounds = sum(histogram)
     fill = decision.kind.curves[plan.drafter, decision.option.is_sampled][1].fill
-    seconds = rounds * decision.round_s(fill)
     num_accepted = sum(i * n for i, n in enumerate(histogram))
-    stats = SpecStats(rounds, num_accepted, tuple(histogram), round(rounds * plan.k * fill))
+    # A round that accepted drafts had some, however seldom the drafter is believed to have.
+    num_drafted = max(round(rounds * fill), rounds - histogram[0])
+    seconds = rounds * decision.round_s(num_drafted / rounds)
+    stats = SpecStats(rounds, num_accepted, tuple(histogram), num_drafted * plan.k)
     plain_s = (written - 1) * decision.plain_round_s()
     return Served(arrival, decision, Feedback(stats, written, seconds), seconds, plain_s)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ import orjson
 
 from outrider.errors import LaneFailed
 from outrider.policy.plan import Plan
+from outrider.runtimes.connections import Connector
 from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.protocol import error_of_response
 from outrider.sse import DONE, Event, SSEDecoder, SSEError
@@ -29,6 +30,8 @@ _ERROR_BODY_TIMEOUT_S = 5.0
 _END_TIMEOUT_S = 1.0
 #: Under the five seconds after which uvicorn closes an idle connection, which would lose the request on it.
 _KEEP_ALIVE_S = 4.0
+#: Hexadecimal digits of an attempt's id.
+_ID_LENGTH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,13 @@ class LaneCall:
     is_stream: bool
     headers: Mapping[str, str]
 
+    def again(self) -> LaneCall:
+        """The same with another id: the lane may still know the first one."""
+        if self.rid is None:
+            return self
+        old, new = self.rid[-_ID_LENGTH:], token_hex(_ID_LENGTH // 2)
+        return replace(self, body=self.body.replace(old.encode(), new.encode()), rid=self.rid.replace(old, new))
+
 
 def lane_call(
     path: str,
@@ -54,7 +64,7 @@ def lane_call(
     headers: Mapping[str, str] | None = None,
 ) -> LaneCall:
     """The client's body with our own members put in; every other byte stays. `model` sets it, None leaves it."""
-    body, rid = dialect_of(path).body(raw, plan, token_hex(16), model)
+    body, rid = dialect_of(path).body(raw, plan, token_hex(_ID_LENGTH // 2), model)
     return LaneCall(path, body, rid, is_stream, headers or {})
 
 
@@ -111,10 +121,12 @@ class LaneClient:
         self.metrics = metrics
         self._session: aiohttp.ClientSession | None = None
         self._aborts: set[asyncio.Task[None]] = set()
+        self._connector: Connector | None = None
 
     async def __aenter__(self) -> Self:
+        self._connector = Connector(keepalive_timeout=_KEEP_ALIVE_S)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            connector=self._connector,
             cookie_jar=aiohttp.DummyCookieJar(),  # what a lane sets for one caller is not for the others
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
             headers={"Accept-Encoding": "identity"},
@@ -131,6 +143,12 @@ class LaneClient:
         if self._session is None:
             raise RuntimeError("the lane client is not open")
         return self._session
+
+    @property
+    def _connections(self) -> Connector:
+        if self._connector is None:
+            raise RuntimeError("the lane client is not open")
+        return self._connector
 
     async def get_json(self, lane: str, url: str, *, timeout_s: float) -> tuple[int, Any]:
         """Status and parsed body of a GET, None for a body that is not JSON. LaneFailed when there is no answer."""
@@ -162,7 +180,7 @@ class LaneClient:
         is_running = True
         try:
             try:
-                response = await self._post(lane, url, call)
+                response, call = await self._post(lane, url, call)
             except LaneFailed:
                 is_running = False
                 raise
@@ -171,7 +189,8 @@ class LaneClient:
                 raise error_of_response(response.status, await _error_body(response))
             answer = LaneAnswer(lane, response)
             try:
-                yield answer
+                with self._connections.reading(response):
+                    yield answer
             finally:
                 is_running = not answer.is_ended
         finally:
@@ -180,12 +199,21 @@ class LaneClient:
             if is_running and call.rid is not None:
                 self._start_abort(url, call.rid)
 
-    async def _post(self, lane: str, url: str, call: LaneCall) -> aiohttp.ClientResponse:
-        headers = {**call.headers, "Content-Type": "application/json"}
+    async def _post(self, lane: str, url: str, call: LaneCall) -> tuple[aiohttp.ClientResponse, LaneCall]:
+        """The answer, and the call that it answers: tried anew when a connection that had been used was closed."""
         with _translated(lane):
-            return await self._open_session.post(
-                url + call.path, data=call.body, headers=headers, allow_redirects=False
-            )
+            while True:
+                try:
+                    return await self._send(url, call), call
+                except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                    if not self._connections.has_reused:
+                        raise
+                # The next one may be as stale; in the end there is a new one, whose failure counts.
+                call = call.again()
+
+    async def _send(self, url: str, call: LaneCall) -> aiohttp.ClientResponse:
+        headers = {**call.headers, "Content-Type": "application/json"}
+        return await self._open_session.post(url + call.path, data=call.body, headers=headers, allow_redirects=False)
 
     def _start_abort(self, url: str, rid: str) -> None:
         task = asyncio.create_task(self._abort(url, rid), name=f"abort {rid}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import orjson
@@ -59,6 +60,14 @@ class Dialect:
         """Tokens generated, where the chunk counts them."""
         return protocol.completion_tokens(chunk)
 
+    def text(self, answer: Mapping[str, Any]) -> str | None:
+        """What a whole answer's first choice says; None where that is no text."""
+        for choice in protocol.choices_of(answer)[:1]:
+            message = choice.get("message")
+            text = message.get("content") if isinstance(message, dict) else choice.get("text")
+            return text if isinstance(text, str) else None
+        return None
+
     def details(self, chunk: Mapping[str, Any]) -> list[Any] | None:
         """Counts of speculation, one entry a choice; None when the chunk has none."""
         sglext = chunk.get("sglext")
@@ -112,6 +121,9 @@ class _Responses(Dialect):
 
     carries_plan = False
     ends_with_done = False
+    _matters = re.compile(
+        protocol.MATTERS.pattern + rb'|"type"\s*+:\s*+"(?:error|response\.(?:completed|incomplete|failed))"'
+    )
 
     def body(self, raw: bytes, plan: Plan, rid: str, model: str | None) -> tuple[bytes, str | None]:
         own = f"resp_{rid}"
@@ -178,8 +190,13 @@ def dialect_of(path: str) -> Dialect:
 
 def _with_plan(raw: bytes, plan: Plan) -> bytes:
     """`custom_params` of the object `raw`, with the plan in it."""
-    ours = {"outrider": orjson.dumps(plan.to_wire())}
-    return splice_inside(raw, "custom_params", set(ours), ours)
+    ours = {"outrider": _wire_plan(plan)}
+    return splice_inside(raw, "custom_params", ours.keys(), ours)
+
+
+@lru_cache(maxsize=256)
+def _wire_plan(plan: Plan) -> bytes:
+    return orjson.dumps(plan.to_wire())
 
 
 def _spliced(raw: bytes, add: Mapping[str, bytes], model: str | None) -> bytes:

@@ -10,14 +10,23 @@ from outrider.core import GpuLoad
 
 
 def read_gpus(indices: Sequence[int]) -> tuple[GpuLoad, ...] | None:
-    """The GPUs with these numbers, all of them for none; None when NVML cannot tell. Takes milliseconds."""
+    """The GPUs with these numbers, the only one for none. Takes milliseconds.
+
+    None when NVML cannot tell, and for none where there are several: which of them are meant is not known.
+    """
     nvml = _library()
     if nvml is None:
         return None
     try:
-        return tuple(_read(nvml, index) for index in indices or range(nvml.nvmlDeviceGetCount()))
+        meant = gpus_meant(indices, nvml.nvmlDeviceGetCount())
+        return tuple(_read(nvml, index) for index in meant) or None
     except nvml.NVMLError:
         return None
+
+
+def gpus_meant(indices: Sequence[int], num_gpus: int) -> Sequence[int]:
+    """The numbers given, or that of the only GPU; none when it is not known which of them a server takes."""
+    return indices or range(num_gpus if num_gpus == 1 else 0)
 
 
 @cache

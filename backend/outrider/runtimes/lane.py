@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from outrider.core import GpuLoad, LaneLoad, LaneState
 from outrider.profiles import SGLangSection, UrlSection
 from outrider.runtimes.abilities import Abilities, disagreements, lane_ability
+from outrider.runtimes.breaker import Breaker
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,12 @@ class Lane:
         self.gpus: tuple[GpuLoad, ...] | None = None
         """Those of a server that runs here, as last read; None while that is unknown."""
         self.num_in_flight = 0
+        self.breaker = Breaker()
+        """Another one after each start: what failed before says nothing of it."""
+        self.is_draining = False
+        """Takes no new requests, by an administrator's word; also over restarts."""
+        self.on_failure: set[Callable[[], None]] = set()
+        """Called when the lane fails: what waits for an answer would wait for ever."""
         self._polled: LaneLoad | None = None
         self._num_others = 0
         """Requests in the last reading that other callers sent."""
@@ -57,6 +64,16 @@ class Lane:
     @property
     def is_ready(self) -> bool:
         return self.state is LaneState.READY
+
+    @property
+    def takes_requests(self) -> bool:
+        return self.state is LaneState.READY and not self.is_draining
+
+    @property
+    def has_room(self) -> bool:
+        """It does not say that a request would have to wait there."""
+        load = self.load()
+        return load is None or not (load.num_waiting or load.num_running >= load.max_running > 0)
 
     def serves(self, model: str) -> bool:
         return any(card.id == model for card in self.models)
@@ -86,6 +103,8 @@ class Lane:
         if is_gone:
             self.url = None
         self._enter(LaneState.FAILED, reason)
+        for call in tuple(self.on_failure):
+            call()
 
     def stops(self) -> None:
         """Stopped by us, for good."""
@@ -96,6 +115,7 @@ class Lane:
         self.state, self.reason = state, reason
         self._polled = self.gpus = None
         if state is LaneState.READY:
+            self.breaker = Breaker()
             self._ready.set()
         else:
             self._ready.clear()
@@ -104,14 +124,13 @@ class Lane:
         """Return as soon as the lane is ready; for ever otherwise, so give it a timeout."""
         await self._ready.wait()
 
-    @contextmanager
-    def occupied(self) -> Iterator[None]:
-        """Count one request in flight."""
+    def enter(self, now_s: float) -> None:
+        """Count one request in flight, until `leave`."""
         self.num_in_flight += 1
-        try:
-            yield
-        finally:
-            self.num_in_flight -= 1
+        self.breaker.begins(now_s)
+
+    def leave(self) -> None:
+        self.num_in_flight -= 1
 
     def reports(self, load: LaneLoad | None, num_own: int = 0) -> None:
         """Keep what the lane said of its load, `num_own` of whose requests were ours; None when it said nothing."""
@@ -130,6 +149,8 @@ class Lane:
             "abilities": self.abilities.to_wire() if self.models else None,
             "disagreements": self.disagreements,
             "num_in_flight": self.num_in_flight,
+            "is_draining": self.is_draining,
+            "breaker": self.breaker.to_wire(time.monotonic()),
             "load": None if load is None else load.to_wire(),
             "gpus": None if self.gpus is None else [asdict(gpu) for gpu in self.gpus],
         }

@@ -54,6 +54,8 @@ def sglang_launch(section: SGLangSection, port: int, locate: Locate, inherited: 
     if section.device == "cpu":
         environment = sglang_env.cpu_variables(inherited)
     if section.gpus:
+        # NVML, by which the numbers are looked up and shown, counts in this order; CUDA by itself the fastest first.
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, section.gpus))
     added = {name: value for name, value in environment.items() if inherited.get(name) != value}
     return Launch(guard.guarded(command, STOP_GRACE_S), environment, added)

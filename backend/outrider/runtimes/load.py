@@ -118,13 +118,16 @@ class LaneWatch:
         profile = self._lane.profile
         if not isinstance(profile, SGLangSection) or profile.device != "cuda":
             return None
-        gpus = await asyncio.to_thread(read_gpus, profile.gpus)
-        for gpu in gpus or ():
-            self._client.metrics.gpu_read(self._lane.name, gpu)
-        return gpus
+        return await asyncio.to_thread(read_gpus, profile.gpus)
 
     async def _get(self, url: str) -> tuple[int, Any]:
         return await self._client.get_json(self._lane.name, url, timeout_s=_ANSWER_TIMEOUT_S)
+
+
+def log_failure(task: asyncio.Task[None]) -> None:
+    """For the end of a task that looks after a lane: a fault there must not be silent."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("a lane is not looked after any more", exc_info=error)
 
 
 def _model_cards(body: Any) -> tuple[ModelCard, ...]:
@@ -164,15 +167,15 @@ _GAUGES = {"running": "sglang:num_running_reqs", "waiting": "sglang:num_queue_re
 
 
 def _load_of_metrics(text: str, max_running: int | None, read_at_s: float) -> LaneLoad | None:
-    """Sum the ranks of SGLang's gauges; None when one is missing or the running limit is not known."""
+    """Sum the ranks of SGLang's gauges; None when one is missing or no number, or the running limit is not known."""
     try:
         families = list(text_string_to_metric_families(text))
-    except ValueError:
+        counts = {
+            key: [int(sample.value) for family in families for sample in family.samples if sample.name == name]
+            for key, name in _GAUGES.items()
+        }
+    except (ValueError, OverflowError):  # int() of NaN and of infinity
         return None
-    counts = {
-        key: [int(sample.value) for family in families for sample in family.samples if sample.name == name]
-        for key, name in _GAUGES.items()
-    }
     if max_running is None or not all(counts.values()):
         return None
     return LaneLoad(sum(counts["running"]), sum(counts["waiting"]), max_running, read_at_s)

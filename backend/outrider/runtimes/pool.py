@@ -20,7 +20,15 @@ class Pool:
 
     @property
     def is_ready(self) -> bool:
-        return any(lane.is_ready for lane in self.lanes)
+        """Some lane takes requests."""
+        return any(lane.takes_requests for lane in self.lanes)
+
+    def named(self, name: str) -> Lane:
+        """RouteNotFound when there is none: it stands in a path."""
+        for lane in self.lanes:
+            if lane.name == name:
+                return lane
+        raise RouteNotFound(f"there is no lane {name!r}; there are {', '.join(one.name for one in self.lanes)}")
 
     def models(self) -> list[ModelCard]:
         """Every model that some lane serves or did before it failed. LaneUnavailable before any was known."""
@@ -51,13 +59,13 @@ class Pool:
         return cards[0]
 
     def ready(self, model: str, route: str | None = None) -> list[Lane]:
-        """The group: ready lanes that serve `model` on `route`, at least one.
+        """The group: lanes that take requests and serve `model` on `route`, at least one.
 
         ModelNotFound when no lane serves it, LaneUnavailable when none of those is ready, RouteNotFound when none
         of those has the route.
         """
         name = self.card(model).id
-        found = [lane for lane in self.lanes if lane.is_ready and lane.serves(name)]
+        found = [lane for lane in self.lanes if lane.takes_requests and lane.serves(name)]
         if not found:
             raise self._unavailable()
         able = [lane for lane in found if route is None or route in lane.abilities.routes]
@@ -77,5 +85,9 @@ class Pool:
         return [lane.to_wire() for lane in self.lanes]
 
     def _unavailable(self) -> LaneUnavailable:
-        states = "; ".join(f"{lane.name} is {lane.state.value}" for lane in self.lanes)
+        states = "; ".join(f"{lane.name} is {_state(lane)}" for lane in self.lanes)
         return LaneUnavailable(f"no lane is ready to take the request: {states}", retry_after_s=1.0)
+
+
+def _state(lane: Lane) -> str:
+    return "draining" if lane.is_ready and lane.is_draining else lane.state.value

@@ -141,10 +141,16 @@ class Log:
 
     def append(self, line: str) -> None:
         self._lines.append(line)
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._file.write(line + "\n")
+        except OSError as error:
+            logger.warning("the log file %s goes no further: %s", self.path, error.strerror)
+            self.close()
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what could not be written is tried again
+                self._file.close()
             self._file = None

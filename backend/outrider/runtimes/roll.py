@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 from outrider.profiles import UrlSection
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
-from outrider.runtimes.load import LaneWatch
+from outrider.runtimes.load import LaneWatch, log_failure
 from outrider.runtimes.pool import Pool
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ class Roll:
         self._pool = pool
         self._client = client
         self._resolver = resolver
+        self._found: dict[str, list[str]] = {}
+        """What each URL of the profile stood for when its name was last resolved."""
         self._watches: dict[str, tuple[Lane, asyncio.Task[None]]] = {}
 
     async def run(self) -> None:
@@ -60,13 +62,16 @@ class Roll:
             found = await self._resolver(parts.hostname or "", port)
         except OSError as error:
             logger.warning("lane %s: %s cannot be resolved: %s", self._profile.name, parts.hostname, error)
-            return list(self._watches)
+            return self._found.get(url, [])
+        user = "".join(parts.netloc.rpartition("@")[:2])
         hosts = (f"[{address}]" if ":" in address else address for address in found)
-        return [urlunsplit((parts.scheme, f"{host}:{port}", parts.path, "", "")) for host in hosts]
+        urls = [urlunsplit((parts.scheme, f"{user}{host}:{port}", parts.path, "", "")) for host in hosts]
+        self._found[url] = urls
+        return urls
 
     def _keep(self, urls: list[str]) -> None:
         for url in [url for url in self._watches if url not in urls]:
-            logger.info("lane %s: %s is gone", self._profile.name, url)
+            logger.info("lane %s: %s is gone", self._profile.name, _address(url))
             self._end(url)
         for url in urls:
             if url not in self._watches:
@@ -74,10 +79,11 @@ class Roll:
 
     def _begin(self, url: str) -> None:
         is_only = len(self._profile.urls) == 1 and not self._profile.resolve
-        name = self._profile.name if is_only else f"{self._profile.name}@{urlsplit(url).netloc}"
+        name = self._profile.name if is_only else f"{self._profile.name}@{_address(url)}"
         lane = Lane(name, url, self._profile)
         self._pool.add(lane)
         watch: asyncio.Task[None] = asyncio.create_task(LaneWatch(lane, self._client).run(), name=f"watch {name}")
+        watch.add_done_callback(log_failure)
         self._watches[url] = lane, watch
 
     def _end(self, url: str) -> None:
@@ -85,3 +91,8 @@ class Roll:
         watch.cancel()
         lane.stops()
         self._pool.remove(lane)
+
+
+def _address(url: str) -> str:
+    """Host and port without the user and password, since names of lanes are shown to everybody."""
+    return urlsplit(url).netloc.rpartition("@")[2]

@@ -54,14 +54,16 @@ ANY_PLAN: Mapping[str, object] = {
 }
 
 _MAX_HEAD_BYTES = 1024 * 1024
+_GARBAGE = b"\x00\xff\xfe no protocol at all\r\n\r\n" * 8
 
 
 class ScriptedLane:
     """`async with ScriptedLane() as lane:` serves on `lane.url` until the block ends, then drops its connections.
 
     `reply` answers the generation routes (default: `default_reply`), `overrides` maps the path of any route to its
-    reply; `load` is merged over `IDLE_LOAD`, None makes `/v1/loads` say nothing. These and `is_ready` may be
-    changed while it serves. An exception in `reply` breaks its connection and is raised again at the block's end.
+    reply, or to what makes one; `load` is merged over `IDLE_LOAD`, None makes `/v1/loads` say nothing. These and
+    `is_ready` may be changed while it serves. An exception in `reply` breaks its connection and is raised again at
+    the block's end.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class ScriptedLane:
         self.info: dict[str, object] = dict(ANY_PLAN)  # merged over what /server_info says
         self.load = load
         self.is_ready = ready
-        self.overrides: dict[str, Reply] = {}
+        self.overrides: dict[str, Reply | Callable[[Recorded], Reply]] = {}
         self.port = port  # 0 until the block begins means any free port
         self.requests: list[Recorded] = []
         self.disconnects: list[Recorded] = []  # those whose client left before the reply ended
@@ -161,7 +163,8 @@ class ScriptedLane:
 
     def _route(self, request: Recorded) -> Reply:
         if request.path in self.overrides:
-            return self.overrides[request.path]
+            found = self.overrides[request.path]
+            return found if isinstance(found, Reply) else found(request)
         match (request.method, request.path):
             case ("POST", "/v1/chat/completions" | "/v1/completions" | "/generate"):
                 return self.reply(request)
@@ -224,6 +227,8 @@ async def _send(reply: Reply, writer: asyncio.StreamWriter) -> bool:
     """Run the steps; False when one of them broke the connection."""
     head, is_chunked = _head(reply)
     for step in reply.steps:
+        if writer.is_closing():  # asyncio drops what is written then, uvloop raises something else
+            raise ConnectionResetError("the client has left")
         if isinstance(step, bytes):
             writer.write(head + (b"%x\r\n%b\r\n" % (len(step), step) if is_chunked and step else step))
             head = b""
@@ -258,3 +263,6 @@ async def _break(fault: Fault, writer: asyncio.StreamWriter) -> None:
         # A linger time of zero makes the kernel send a reset instead of an orderly end.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
+    elif fault is Fault.GARBAGE:
+        writer.write(_GARBAGE)
+        await writer.drain()

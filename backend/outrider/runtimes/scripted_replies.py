@@ -27,6 +27,7 @@ class Fault(Enum):
     HANG = "hang"  # say nothing until the client leaves
     CLOSE = "close"  # close the connection without ending the body
     RESET = "reset"  # drop the connection; the client's socket reports a reset
+    GARBAGE = "garbage"  # send bytes that are neither a head nor a chunk, then close
 
 
 @dataclass(frozen=True, slots=True)

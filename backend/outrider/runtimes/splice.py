@@ -57,14 +57,17 @@ def _append(raw: bytes, add: Mapping[str, bytes]) -> bytes:
     if not add:
         return raw
     end = raw.rindex(b"}")
-    is_empty = not raw[raw.index(b"{") + 1 : end].strip()
-    text = b",".join(_quoted(key) + b":" + value for key, value in add.items())
-    return raw[:end] + (text if is_empty else b"," + text) + raw[end:]
+    text = b",".join([_quoted(key) + b":" + value for key, value in add.items()])
+    before = raw[:end]
+    return before + (text if before.rstrip().endswith(b"{") else b"," + text) + raw[end:]
 
 
 def _may_hold(raw: bytes, keys: Collection[str]) -> bool:
     """False is certain. A key can only be spelled in another way with an escape: `\\u0041` or `\\/`."""
-    return bool(keys) and (b"\\u" in raw or b"\\/" in raw or any(_quoted(key) in raw for key in keys))
+    for key in keys:
+        if _quoted(key) in raw:
+            return True
+    return bool(keys) and (b"\\u" in raw or b"\\/" in raw)
 
 
 def _members(raw: bytes) -> list[_Member]:

@@ -3,45 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, TypeVar, Unpack
+from dataclasses import replace
+from typing import Any, Self, Unpack
 
-from pydantic import BaseModel, ValidationError
-
-from outrider.core import Hints
 from outrider.errors import ConnectionFailed, ModelNotFound
-from outrider.sdk.request import ChatRequest, HintFields, merged_hints
-from outrider.sdk.results import Answer, ChatResult, Model, ModelList
+from outrider.sdk.options import CallOptions, ClientOptions, Options
+from outrider.sdk.request import CallFields, ChatFields, Messages, chat_ask, completions_ask, responses_ask
+from outrider.sdk.results import ChatResult, RawResponse, Response, parsed
+from outrider.sdk.runs import Runs
+from outrider.sdk.source import Source
 from outrider.sdk.stream import ChatStream
-from outrider.sdk.transport import EventSource, Options, Transport
-
-W = TypeVar("W", bound=BaseModel)
+from outrider.sdk.transport import Ask, Connections, Transport
+from outrider.sdk.wire import Model, ModelList
 
 
 class AsyncClient:
-    """Talks to an Outrider gateway: `async with AsyncClient() as client: result = await client.chat("Hello")`.
+    """Talks to an Outrider gateway at `base_url`, which ends in `/v1`; most of it works with any OpenAI server.
 
-    `base_url` ends in `/v1`. `timeout` (seconds) is for a whole answer, in streams for the wait between events;
-    `connect_timeout` is for the connection alone. Connection errors and statuses 408, 409, 429 and 5xx are tried
-    again up to `max_retries` times, as the server asks (`x-should-retry`, `retry-after-ms`, `retry-after`), but a
-    stream never after its first event. `model` is the default of the calls; None takes the first that the server
-    lists.
+    Times are in seconds. Connection errors and statuses 408, 409, 429 and 5xx are tried again up to `max_retries`
+    times, as the server asks (`x-should-retry`, `retry-after-ms`, `retry-after` up to 120 s), but a stream never
+    after its first event. A client may be used by many tasks of one event loop at once.
 
     Calls raise APIError for an error that the server reports (its classes are in `outrider.errors`, `request_id` is
-    set), ConnectionFailed or ConnectionTimeout when no answer came, TypeError or ValueError for a wrong argument.
+    set), ConnectionFailed or ConnectionTimeout when no answer came, TypeError or ValueError for a wrong argument,
+    RuntimeError when the client is closed.
+
+    Example::
+
+        async with AsyncClient("http://127.0.0.1:8000/v1", timeout=60) as client:
+            result = await client.chat("Say hello.", max_tokens=16)
+            print(result.text)
     """
 
-    def __init__(
-        self,
-        base_url: str = "http://127.0.0.1:8000/v1",
-        *,
-        api_key: str | None = None,
-        timeout: float = 600.0,
-        connect_timeout: float = 5.0,
-        max_retries: int = 2,
-        model: str | None = None,
-    ) -> None:
-        self._transport = Transport(Options(base_url, api_key, timeout, connect_timeout, max_retries))
-        self._model = model
+    def __init__(self, base_url: str = "http://127.0.0.1:8000/v1", **options: Unpack[ClientOptions]) -> None:
+        """Connects with the first call. ValueError names a wrong setting."""
+        settings = Options(base_url, **options)
+        self._use(Transport(settings, Connections(settings)))
+
+    def _use(self, transport: Transport) -> None:
+        self._transport = transport
+        self._model = transport.options.model
+        self.runs = Runs(transport, self._with_model)
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,79 +52,130 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; streams that are still open fail."""
-        await self._transport.close()
+        """Close all connections, also for clients made by `with_options`; open streams fail. Raises nothing."""
+        await self._transport.connections.close()
+
+    def with_options(self, **options: Unpack[CallOptions]) -> AsyncClient:
+        """A client with other settings over the same connections. TypeError, ValueError for a wrong one.
+
+        Example::
+
+            quick = client.with_options(timeout=5, max_retries=0)
+            result = await quick.chat("Say hello.")
+        """
+        if unknown := sorted(options.keys() - CallOptions.__annotations__.keys()):
+            raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
+        other = object.__new__(type(self))
+        settings = replace(self._transport.options, **({"model": self._model} | options))
+        other._use(Transport(settings, self._transport.connections))
+        return other
 
     async def models(self) -> list[Model]:
-        """The models that the server offers."""
-        answer = await self._transport.fetch("GET", "/models")
-        return _parsed(ModelList, answer.value).data
+        """The models that the server offers. Raises APIError, ConnectionFailed.
 
-    async def chat(
-        self,
-        messages: str | Sequence[Mapping[str, Any]],
-        *,
-        model: str | None = None,
-        hints: Hints | None = None,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        extra_body: Mapping[str, Any] | None = None,
-        **fields: Unpack[HintFields],
-    ) -> ChatResult:
-        """One whole answer. Text stands for one user message.
+        Example::
 
-        Hints are given as an object or by keyword (`task`, `drafter`, `k`, `off`, `verbose`); a wrong one is a
-        TypeError or ValueError that names it. `extra_body` holds any other field of the protocol.
+            print([model.id for model in await client.models()])
         """
-        request = ChatRequest(messages, merged_hints(hints, fields), temperature, max_tokens, extra_body)
-        body = request.body(is_stream=False)
-        body["model"] = await self._model_for(model)
-        answer = await self._transport.fetch("POST", "/chat/completions", body)
-        parsed = _parsed(Answer, answer.value)
-        choice = parsed.choices[0]
-        return ChatResult(
-            text=choice.message.content or "",
-            finish_reason=choice.finish_reason,
-            usage=parsed.usage,
-            report=parsed.outrider,
-            request_id=answer.request_id,
-            raw=answer.value,
-        )
+        answer = await self._transport.fetch(Ask("GET", "/models"))
+        return parsed(ModelList, answer.json()).data
+
+    async def chat(self, messages: Messages, **fields: Unpack[ChatFields]) -> ChatResult:
+        """One whole answer; text stands for one user message. Raises what the class says.
+
+        Example::
+
+            text = "The water will be turned off on Thursday."
+            result = await client.chat(f"Quote this: {text}", temperature=0, task="quote", prediction=text)
+            if result.report and result.report.observed:
+                print(result.report.effective.drafter, result.report.observed.accept_length)
+        """
+        ask = await self._with_model(chat_ask(messages, fields, is_stream=False))
+        return ChatResult.read(await self._transport.fetch(ask))
 
     def chat_stream(
-        self,
-        messages: str | Sequence[Mapping[str, Any]],
-        *,
-        model: str | None = None,
-        hints: Hints | None = None,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        extra_body: Mapping[str, Any] | None = None,
-        **fields: Unpack[HintFields],
+        self, messages: Messages, *, counts_tokens: bool = False, **fields: Unpack[ChatFields]
     ) -> ChatStream:
-        """The same, event by event: enter the stream to send the request, then iterate. Arguments as for `chat`."""
-        request = ChatRequest(messages, merged_hints(hints, fields), temperature, max_tokens, extra_body)
-        body = request.body(is_stream=True)
+        """The same, event by event: enter the stream to send the request, then iterate. Raises what the class says.
 
-        async def open_source() -> EventSource:
-            body["model"] = await self._model_for(model)
-            return await self._transport.open_stream("/chat/completions", body)
+        With `counts_tokens` every piece of text says how many tokens it has and how many of them were drafts.
+
+        Example::
+
+            async with client.chat_stream("Count to ten.", counts_tokens=True) as stream:
+                async for event in stream:
+                    if isinstance(event, TextDelta):
+                        print(event.text, event.num_tokens, event.num_accepted)
+        """
+        return self._stream(chat_ask(messages, fields, is_stream=True), counts_tokens)
+
+    async def completions(self, prompt: str | Sequence[int], **fields: Unpack[CallFields]) -> ChatResult:
+        """One continuation of a text or of token ids, without a chat template. Raises what the class says.
+
+        Example::
+
+            result = await client.completions("def add(a, b):", max_tokens=32, task="code")
+        """
+        ask = await self._with_model(completions_ask(prompt, fields, is_stream=False))
+        return ChatResult.read(await self._transport.fetch(ask))
+
+    def completions_stream(
+        self, prompt: str | Sequence[int], *, counts_tokens: bool = False, **fields: Unpack[CallFields]
+    ) -> ChatStream:
+        """The same, event by event; as `chat_stream`. Raises what the class says.
+
+        Example::
+
+            async with client.completions_stream("def add(a, b):", max_tokens=32) as stream:
+                result = await stream.result()
+        """
+        return self._stream(completions_ask(prompt, fields, is_stream=True), counts_tokens)
+
+    async def responses(self, input: Messages, **fields: Unpack[CallFields]) -> Response:
+        """One answer of OpenAI's responses route. Raises what the class says.
+
+        Example::
+
+            response = await client.responses("Say hello.", extra_body={"instructions": "Answer in French."})
+            print(response.text)
+        """
+        ask = await self._with_model(responses_ask(input, fields))
+        return Response.read(await self._transport.fetch(ask))
+
+    async def request(
+        self, method: str, path: str, body: Any = None, *, extra_headers: Mapping[str, str] | None = None
+    ) -> RawResponse:
+        """Any route of the server's address, as it answers; `path` begins with a slash. Raises what the class says.
+
+        Example::
+
+            try:
+                print((await client.request("GET", "/outrider/lanes")).json())
+            except APIError as error:
+                print(error.status, error.code, error.request_id, error.retry_after_s)
+            except OutriderError as error:
+                print(error.message)
+        """
+        return await self._transport.fetch(Ask(method, path, body, extra_headers or {}, is_of_root=True))
+
+    def _stream(self, ask: Ask, counts_tokens: bool) -> ChatStream:
+        if counts_tokens:
+            ask.body["stream_options"] |= {"continuous_usage_stats": True}
+
+        async def open_source() -> Source:
+            source = await self._transport.open_stream(await self._with_model(ask))
+            if source is None:
+                raise ConnectionFailed("the server answered a stream with nothing")
+            return source
 
         return ChatStream(open_source)
 
-    async def _model_for(self, model: str | None) -> str:
-        if model is not None:
-            return model
-        if self._model is None:
-            models = await self.models()
-            if not models:
-                raise ModelNotFound("the server lists no models")
-            self._model = models[0].id
-        return self._model
-
-
-def _parsed(kind: type[W], value: object) -> W:
-    try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        raise ConnectionFailed(f"the server's answer has an unexpected form: {error}") from error
+    async def _with_model(self, ask: Ask) -> Ask:
+        if "model" not in ask.body:
+            if self._model is None:
+                models = await self.models()
+                if not models:
+                    raise ModelNotFound("the server lists no models")
+                self._model = models[0].id
+            ask.body["model"] = self._model
+        return ask

@@ -18,8 +18,9 @@ class Verified:
     token_ids: tuple[int, ...]
     path: tuple[int, ...]
     """Indices of the accepted nodes, from the root on."""
-    near_ties: tuple[int, ...] = ()
-    """Which of the emitted tokens rounding could have changed; known where the target's own choice decides alone."""
+    near_ties: tuple[int, ...] | None = None
+    """Which of the emitted tokens rounding could have changed. None, unknown, after rejection: there is no telling
+    how often its coins and residuals would have led elsewhere."""
 
     def __post_init__(self) -> None:
         assert len(self.token_ids) == len(self.path) + 1, (self.token_ids, self.path)

@@ -173,7 +173,7 @@ def _filtered(probs: torch.Tensor, law: SamplingLaw, slack: float) -> tuple[torc
 def _num_kept(top: torch.Tensor, law: SamplingLaw, slack: float) -> list[int]:
     """How many of the descending probabilities `top` [n] stay: limits tighter by `slack`, as they are, and looser.
 
-    In this order each filter keeps a beginning, so all together do.
+    In this order each filter keeps a beginning, so all together do; the first token always stays.
     """
     counts = []
     mass_before = top.cumsum(dim=-1) - top
@@ -183,5 +183,5 @@ def _num_kept(top: torch.Tensor, law: SamplingLaw, slack: float) -> list[int]:
             count = min(count, int((top >= law.min_p * top[0] * math.exp(-shift)).count_nonzero()))
         if law.top_p < 1.0:
             count = min(count, int((mass_before < law.top_p + shift).count_nonzero()))
-        counts.append(min(count, top.numel()))
+        counts.append(max(1, min(count, top.numel())))
     return counts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -23,6 +23,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self._add_times(registry)
+        self._add_lanes(registry)
         self._requests = Counter(
             "outrider_requests",
             "HTTP requests answered; 499: the client left",
@@ -40,10 +42,11 @@ class Metrics:
             registry=registry,
         )
         self._accept_length = Histogram(
-            "outrider_accept_length", "Tokens per verify step, one per request", buckets=_LENGTHS, registry=registry
-        )
-        self._inter_token = Histogram(
-            "outrider_inter_token_seconds", "Mean of one answer", buckets=_GAPS, registry=registry
+            "outrider_accept_length",
+            "Tokens per verify step, one per request",
+            ["workload", "tenant"],
+            buckets=_LENGTHS,
+            registry=registry,
         )
         self._slow_gaps = Counter(
             "outrider_slow_gaps", "Pauses of over half a second between two events of a stream", registry=registry
@@ -62,10 +65,9 @@ class Metrics:
             "Answers whose speculation counts contradict themselves",
             registry=registry,
         )
-        self._first_event = Histogram(
-            "outrider_first_event_seconds", "Arrival to first event", buckets=_SECONDS, registry=registry
-        )
-        self._total = Histogram("outrider_total_seconds", "Arrival to end", buckets=_SECONDS, registry=registry)
+
+    def _add_lanes(self, registry: CollectorRegistry) -> None:
+        """What state lanes are in, and how requests go there."""
         self._lane_state = Gauge(
             "outrider_lane_state", "1 for the state that the lane is in", ["lane", "state"], registry=registry
         )
@@ -76,7 +78,41 @@ class Metrics:
             "outrider_gpu_memory_used_bytes", "Memory in use on a lane's GPU", ["lane", "gpu"], registry=registry
         )
         self._aborts = Counter("outrider_aborts_sent", "Abort calls to lanes", ["result"], registry=registry)
+        self._attempts = Counter(
+            "outrider_lane_attempts",
+            "Requests sent to lanes; busy: refused for load, left: ended by the client or a deadline",
+            ["lane", "result"],
+            registry=registry,
+        )
+        self._retries = Counter(
+            "outrider_retries", "Requests sent again before anything was delivered", ["code"], registry=registry
+        )
+        self._breakers = Gauge(
+            "outrider_lane_breaker_open", "1 while the lane is left out for its failures", ["lane"], registry=registry
+        )
         self._restarts = Counter("outrider_lane_restarts", "Restarts of lane processes", ["lane"], registry=registry)
+
+    def _add_times(self, registry: CollectorRegistry) -> None:
+        """How long the parts of a request take, and how many tokens they make."""
+        self._per_event = Histogram(
+            "outrider_tokens_per_step",
+            "Tokens per event of a stream, which is a step of the engine; one per stream",
+            buckets=_LENGTHS,
+            registry=registry,
+        )
+        self._queue = Histogram(
+            "outrider_queue_seconds", "Arrival to a place at a lane", buckets=_SECONDS, registry=registry
+        )
+        self._tokens = Counter(
+            "outrider_completion_tokens", "Tokens generated", ["workload", "tenant"], registry=registry
+        )
+        self._inter_token = Histogram(
+            "outrider_inter_token_seconds", "Mean of one answer", buckets=_GAPS, registry=registry
+        )
+        self._first_event = Histogram(
+            "outrider_first_event_seconds", "Arrival to first event", buckets=_SECONDS, registry=registry
+        )
+        self._total = Histogram("outrider_total_seconds", "Arrival to end", buckets=_SECONDS, registry=registry)
 
     def watch(self, *, num_in_flight: Callable[[], int], num_queued: Callable[[], int]) -> None:
         """Read these two on every scrape. Call once."""
@@ -104,8 +140,14 @@ class Metrics:
         decode_s, num_tokens = outcome.phases.get("decode"), outcome.num_completion_tokens or 0
         if decode_s is not None and outcome.num_events > 1 and num_tokens > 1:
             self._inter_token.observe(decode_s / (num_tokens - 1))
+        if "admit" in outcome.phases:
+            self._queue.observe(outcome.phases["admit"])
+        if num_tokens:
+            self._tokens.labels(outcome.workload, outcome.tenant).inc(num_tokens)
+        if outcome.num_events > 1 and num_tokens:
+            self._per_event.observe(num_tokens / outcome.num_events)
         if outcome.stats is not None:
-            self._accept_length.observe(outcome.stats.accept_length)
+            self._accept_length.labels(outcome.workload, outcome.tenant).observe(outcome.stats.accept_length)
             self._verify_steps.inc(outcome.stats.num_verify_steps)
             self._accepted.inc(outcome.stats.num_accepted)
             if outcome.stats.num_proposed is not None:
@@ -129,18 +171,37 @@ class Metrics:
         """Count an abort call, delivered or not."""
         self._aborts.labels("delivered" if is_delivered else "failed").inc()
 
-    def gpu_read(self, lane: str, gpu: GpuLoad) -> None:
-        """Show a GPU of a lane as it was just read."""
-        if gpu.utilisation is not None:
-            self._gpu_utilisation.labels(lane, str(gpu.index)).set(gpu.utilisation)
-        self._gpu_memory.labels(lane, str(gpu.index)).set(gpu.used_bytes)
+    def attempted(self, lane: str, result: str) -> None:
+        """Count how one request went at one lane."""
+        self._attempts.labels(lane, result).inc()
+
+    def retried(self, code: str | None) -> None:
+        """Count a request that is sent again, by the error of the attempt before."""
+        self._retries.labels(code or "none").inc()
 
     def lane_restarted(self, lane: str) -> None:
         """Count a restart of a lane's process."""
         self._restarts.labels(lane).inc()
 
-    def render(self, lanes: Mapping[str, LaneState]) -> bytes:
-        """The page in Prometheus' text format, with the state of every lane as it is now."""
+    def render(
+        self,
+        lanes: Mapping[str, LaneState],
+        gpus: Mapping[str, Sequence[GpuLoad] | None] | None = None,
+        breakers: Mapping[str, bool] | None = None,
+    ) -> bytes:
+        """The page in Prometheus' text format, with the lanes and their GPUs as they are now and no others.
+
+        `breakers` says which lanes' are open.
+        """
+        for gauge in (self._lane_state, self._gpu_utilisation, self._gpu_memory, self._breakers):
+            gauge.clear()
+        for lane, is_open in (breakers or {}).items():
+            self._breakers.labels(lane).set(is_open)
+        for lane, loads in (gpus or {}).items():
+            for gpu in loads or ():
+                if gpu.utilisation is not None:
+                    self._gpu_utilisation.labels(lane, str(gpu.index)).set(gpu.utilisation)
+                self._gpu_memory.labels(lane, str(gpu.index)).set(gpu.used_bytes)
         for name, current in lanes.items():
             for state in LaneState:
                 self._lane_state.labels(name, state.value).set(state is current)

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from outrider.cli.bench.gateway import gateway
 from outrider.cli.bench.heads import heads
+from outrider.cli.bench.load import load
+from outrider.cli.bench.policy import policy
+from outrider.cli.bench.show import show
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
-
-if TYPE_CHECKING:
-    from outrider.cli.bench.measure import Results
-
-#: Columns of tables that are not printed to a terminal.
-WIDTH = 180
 
 app = typer.Typer(help="Measurements; every one prints its conditions.", no_args_is_help=True)
 app.command()(gateway)
 app.command()(heads)
+app.command()(policy)
+app.command()(load)
 
 
 @app.command()
 def engine(
     suite: Annotated[
-        Literal["drafters", "policy"],
-        typer.Option(help="All drafters, other programs and aims; or what the shipped policy gains by task."),
+        Literal["drafters", "tasks"],
+        typer.Option(help="All drafters, other programs and aims; or what the shipped policy gains by task, alone."),
     ] = "drafters",
     model: Annotated[str, typer.Option(help="Name of a pulled model, or a local folder.")] = DEFAULT_MODEL,
     prompts: Annotated[Path | None, typer.Option(help="Prompt file; none takes the one that ships.")] = None,
@@ -41,8 +39,8 @@ def engine(
 ) -> None:
     """Decode speed of this engine, Hugging Face and llama.cpp on the same prompts. Ctrl-C keeps what is done."""
     from outrider.cli.bench.measure import Clock, Results
-    from outrider.cli.bench.report import as_json
-    from outrider.cli.bench.suites import Models, Tasks, facts, run_drafters, run_policy
+    from outrider.cli.bench.report import as_json, parts
+    from outrider.cli.bench.suites import Models, Tasks, facts, run_drafters, run_tasks
     from outrider.engine.pull import locate
     from outrider.workloads.conditions import conditions
     from outrider.workloads.prompts import load_prompts
@@ -55,39 +53,14 @@ def engine(
     machine = conditions(suite=suite, model=model, minutes=minutes)
     results = Results()
     with progress_bar() as progress:
-        run = run_policy if suite == "policy" else run_drafters
+        run = run_tasks if suite == "tasks" else run_drafters
         try:
             run(models, tasks, Clock(minutes, progress), results)
         except KeyboardInterrupt:
             results.is_interrupted = True
     stated = machine | facts(suite, tasks, results)
-    print_report(results, stated)
+    show(parts(results), results.notes, stated)
     if json_file is not None:
         json_file.write_text(json.dumps(as_json(results, stated), indent=2) + "\n", encoding="utf-8")
     if results.is_interrupted:
         raise typer.Exit(130)
-
-
-def print_report(results: Results, stated: Mapping[str, object]) -> None:
-    """Every table for which something was measured, and what it was measured under."""
-    from outrider.cli.bench.report import parts
-
-    print_rows(parts(results), stated, results.notes)
-
-
-def print_rows(
-    tables: Mapping[str, Sequence[Mapping[str, Any]]], stated: Mapping[str, object], notes: Sequence[str] = ()
-) -> None:
-    """Tables by title, what was left out, and the conditions."""
-    from rich.console import Console
-
-    from outrider.cli.bench.report import as_table
-
-    console = Console()
-    if not console.is_terminal:  # a file or a pipe has no edge to fold at
-        console.width = WIDTH
-    for title, rows in tables.items():
-        console.print(as_table(title, rows))
-    for note in notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
-    console.print("conditions: " + ", ".join(f"{key} {value}" for key, value in stated.items()), soft_wrap=True)

@@ -38,6 +38,8 @@ class Aim:
     is_met: bool | None
     by: str = ""
     """Which setting the figure belongs to, the best of those measured."""
+    why: str = ""
+    """What made it miss."""
 
 
 def aims(results: Results) -> list[Aim]:
@@ -46,15 +48,15 @@ def aims(results: Results) -> list[Aim]:
     reads = None if step is None else step.step_s / step.read_s
     share = None if step is None else step.python_share
     return [
-        _at_most("off step / reading the packed weights", reads, MAX_STEP_READS),
+        at_most("off step / reading the packed weights", reads, MAX_STEP_READS),
         *(_counterpart(samples, drafter) for drafter in COUNTERPARTS),
         _against_llama(samples, "quoting", ("quote",)),
         _against_llama(samples, "summarising", SUMMARIES),
         _gain(samples, "summarisation / off", SUMMARIES, ("ngram", "suffix"), MIN_COPYING_GAIN),
         _gain(samples, "RAG / off", RETRIEVAL, ("ngram", "suffix"), MIN_COPYING_GAIN),
         _gain(samples, "edit with a 90 % right prediction / off", ("edit",), ("prediction",), MIN_PREDICTION_GAIN),
-        _at_least("batch of 8 / batch of 1, off", batch_gain(results), MIN_BATCH_GAIN),
-        _at_most("share of Python in an off step", share, MAX_PYTHON_SHARE),
+        at_least("batch of 8 / batch of 1, off", batch_gain(results), MIN_BATCH_GAIN),
+        at_most("share of Python in an off step", share, MAX_PYTHON_SHARE),
     ]
 
 
@@ -70,20 +72,20 @@ def batch_gain(results: Results) -> float | None:
 def _counterpart(samples: Samples, drafter: str) -> Aim:
     best, others = samples.best(drafter), COUNTERPARTS[drafter]
     figure = None if best is None else _over_fastest(samples, best, others)
-    return _at_least(f"{drafter} / {' or '.join(others)}", figure, 1.0, str(best or ""))
+    return at_least(f"{drafter} / {' or '.join(others)}", figure, 1.0, str(best or ""))
 
 
 def _against_llama(samples: Samples, what: str, groups: Sequence[str]) -> Aim:
     part = _part(samples, groups)
     best = part.best_of(DRAFTERS)
     figure = None if best is None else _over_fastest(part, best, _LLAMA)
-    return _at_least(f"{what} / llama.cpp", figure, 1.0, str(best or ""))
+    return at_least(f"{what} / llama.cpp", figure, 1.0, str(best or ""))
 
 
 def _gain(samples: Samples, what: str, groups: Sequence[str], drafters: Sequence[str], wanted: float) -> Aim:
     part = _part(samples, groups)
     best = part.best_of(drafters)
-    return _at_least(what, None if best is None else part.ratio(best, SETTING_OFF), wanted, str(best or ""))
+    return at_least(what, None if best is None else part.ratio(best, SETTING_OFF), wanted, str(best or ""))
 
 
 def _part(samples: Samples, groups: Sequence[str]) -> Samples:
@@ -97,9 +99,9 @@ def _over_fastest(samples: Samples, ours: Setting, others: Sequence[str]) -> flo
     return min(ratios, default=None)
 
 
-def _at_least(aim: str, figure: float | None, wanted: float, by: str = "") -> Aim:
+def at_least(aim: str, figure: float | None, wanted: float, by: str = "") -> Aim:
     return Aim(aim, f">= {wanted:g}", figure, None if figure is None else figure >= wanted, by)
 
 
-def _at_most(aim: str, figure: float | None, wanted: float) -> Aim:
+def at_most(aim: str, figure: float | None, wanted: float) -> Aim:
     return Aim(aim, f"<= {wanted:g}", figure, None if figure is None else figure <= wanted)

@@ -72,7 +72,7 @@ def heads(  # noqa: PLR0913 - one parameter per flag
     heat_map: Annotated[Path | None, typer.Option(help="Draw acceptance over task, temperature and drafter.")] = None,
 ) -> None:
     """Every way to draft with these heads, on prompts that training never saw, all in one run."""
-    from outrider.cli.bench import print_rows
+    from outrider.cli.bench.show import show
     from outrider.engine.engine import Engine, EngineLimits
     from outrider.engine.pull import locate
     from outrider.training.plots import can_plot, draw_heat_map
@@ -99,7 +99,7 @@ def heads(  # noqa: PLR0913 - one parameter per flag
     measured = Samples(samples)
     tables = {"drafts against off": _rows(measured), "accept length by task": _grid(measured)}
     stated = conditions(model=model, minutes=minutes, max_tokens=max_tokens, prompts=len(measured.cases))
-    print_rows(tables, stated)
+    show(tables, (), stated)
     if json_file is not None:
         data = {"conditions": stated, "tables": tables, "samples": [sample.as_dict() for sample in samples]}
         json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from outrider.cli.bench.ours import EngineArm, plan_of
-from outrider.cli.bench.samples import SETTING_OFF, Case, Sample, Setting
+from outrider.cli.bench.samples import SETTING_OFF, BatchSample, Case, Sample, Setting
 from outrider.cli.bench.visits import POLICY, Visit
 
 if TYPE_CHECKING:
@@ -24,15 +24,6 @@ BATCH_SHARE, BATCH_ROUNDS = 0.15, 3
 #: Prompts longer than this would make a sweep one of prompt reading.
 MAX_BATCH_PROMPT = 1000
 ANATOMY_STEPS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSample:
-    """Tokens per second of all requests of a batch together."""
-
-    setting: Setting
-    size: int
-    tokens_per_s: float
 
 
 @dataclass(slots=True)
@@ -62,7 +53,7 @@ class Arms:
         if setting.arm in self.others:
             return self.others[setting.arm](case, self.ours.encode(case), setting)
         if setting == POLICY:
-            return self.ours.run(case, setting, self.ours.policy_plan(case), number)
+            return self.ours.run(case, setting, self.ours.decider.decide(case).plan, number)
         answer = off.token_ids if off is not None and setting.arm == "prediction" else None
         return self.ours.run(case, setting, plan_of(setting), number, answer)
 

@@ -6,17 +6,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from outrider.cli.bench.decider import Decider
 from outrider.cli.bench.samples import Case, Sample, Setting
-from outrider.config import packaged_data
-from outrider.core import Hints, LaneAbility, LaneLoad, LaneView
-from outrider.policy.features import extract_features
-from outrider.policy.loader import Source, load_policies
+from outrider.config import cache_dir
 from outrider.policy.plan import PLAN_OFF, Plan
 
 if TYPE_CHECKING:
+    from outrider.cost import CostTable
     from outrider.engine.drafters import Drafter
+    from outrider.engine.scheduler import Scheduler
     from outrider.engine.sequence import GenerateRequest
     from outrider.speculation.proposal import Proposal
 
@@ -61,26 +61,24 @@ class _TimedDrafter:
 
 
 class EngineArm:
-    """Our engine, without a cost table: every k is run as asked, none is trimmed."""
+    """Our engine, skipping the layers that `outrider profile` found, where it has.
 
-    def __init__(self, folder: Path, draft_model: Path | None = None) -> None:
+    Without a cost table every k is run as asked; with one, drafts that do not pay are not verified.
+    """
+
+    def __init__(self, folder: Path, draft_model: Path | None = None, cost: CostTable | None = None) -> None:
         from outrider.engine.drafters.sources import DraftOptions
         from outrider.engine.engine import Engine, EngineLimits
+        from outrider.engine.profile import layers_for
 
-        self.engine = Engine(folder, EngineLimits(), DraftOptions(draft_model))
-        self._ability = LaneAbility.embedded("bench", tuple(self.engine.drafters.makers))
-        self._policies = load_policies(Source([packaged_data("policies")]))
+        self.limits = EngineLimits()
+        options = DraftOptions(draft_model, layers_for(folder, cache_dir()))
+        self.engine = Engine(folder, self.limits, options, cost)
+        self.decider = Decider(self)
 
     def encode(self, case: Case) -> tuple[int, ...]:
         """The case's prompt, which every arm is given in these tokens."""
         return tuple(self.engine.tokenizer.encode_chat(case.messages))
-
-    def policy_plan(self, case: Case) -> Plan:
-        """What the shipped policy decides for this case on an idle engine."""
-        body = {"messages": case.messages, "temperature": case.temperature}
-        now = time.monotonic()
-        view = LaneView(self._ability, LaneLoad(0, 0, self._ability.max_running, now))
-        return self._policies.decide(extract_features(body, Hints()), Hints(), [view], now).plan
 
     def run(
         self, case: Case, setting: Setting, plan: Plan, number: int = 0, answer: Sequence[int] | None = None
@@ -90,9 +88,9 @@ class EngineArm:
         All runs share one empty salt: the prompt is read once, and no drafter learns from an earlier answer.
         """
         prediction = None if answer is None else spoilt(answer, self.engine.tokenizer.vocab_size)
-        eos = frozenset(self.engine.model.config.eos_token_ids)
-        request = self._request("bench", self.encode(case), case, plan, eos, prediction)
-        drafter = self._add(request)
+        request = self._request("bench", case, plan, stop_token_ids=self._eos, prediction_ids=prediction)
+        drafter = self._timed(request)
+        self._add(request, drafter)
         token_ids: list[int] = []
         counts, times, stats = [], [], None
         start = time.perf_counter()
@@ -113,7 +111,7 @@ class EngineArm:
 
         for i, case in enumerate(cases):
             long = replace(case, max_tokens=BATCH_TOKENS)
-            self._add(self._request(f"bench-{i}", self.encode(case), long, plan_of(setting), frozenset(), None))
+            self._add(self._request(f"bench-{i}", long, plan_of(setting)))
         while any(sequence.num_output == 0 for sequence in self.engine.scheduler):
             self.engine.step()
         start = time.perf_counter()
@@ -123,26 +121,41 @@ class EngineArm:
             self.engine.abort(f"bench-{i}", Finish("abort"))
         return num_tokens / seconds
 
-    @staticmethod
-    def _request(
-        rid: str, prompt_ids: tuple[int, ...], case: Case, plan: Plan, eos: frozenset[int],
-        prediction: tuple[int, ...] | None,
-    ) -> GenerateRequest:  # fmt: skip
+    def scheduler(self, *, is_trimmed: bool) -> Scheduler:
+        """Another queue for this engine, over the same cache; the engine runs the one that it is given.
+
+        Trimmed, it verifies only the drafts that pay by the engine's cost table, if that has one.
+        """
+        from outrider.engine.scheduler import Scheduler
+
+        rows = self.limits.max_prefill_rows, self.limits.max_step_rows
+        return Scheduler(self.engine.pool, self.limits.max_running, *rows, self.engine.cost if is_trimmed else None)
+
+    def start(self, rid: str, case: Case, plan: Plan, seed: int, drafter: Drafter | None = None) -> None:
+        """Queue a case, with the plan's drafter unless another is given; the caller runs the steps."""
+        request = self._request(rid, case, plan, seed=seed, stop_token_ids=self._eos)
+        self._add(request, None if plan.is_off else drafter)
+
+    @property
+    def _eos(self) -> frozenset[int]:
+        return frozenset(self.engine.model.config.eos_token_ids)
+
+    def _request(self, rid: str, case: Case, plan: Plan, **changed: Any) -> GenerateRequest:
+        """Checked: it fits this engine and its context."""
         from outrider.engine.sequence import GenerateRequest
         from outrider.speculation.target import SamplingLaw
 
         law = SamplingLaw(case.temperature)
-        return GenerateRequest(
-            rid, prompt_ids, law, case.max_tokens, plan, SEED, stop_token_ids=eos, prediction_ids=prediction
-        )
+        request = GenerateRequest(rid, self.encode(case), law, case.max_tokens, plan, **{"seed": SEED, **changed})
+        self.engine.check(request, "case")
+        return request
 
-    def _add(self, request: GenerateRequest) -> _TimedDrafter | None:
+    def _timed(self, request: GenerateRequest) -> _TimedDrafter | None:
+        plan = request.plan
+        return None if plan.is_off else _TimedDrafter(self.engine.drafters.makers[plan.drafter](request))
+
+    def _add(self, request: GenerateRequest, drafter: Drafter | None = None) -> None:
         from outrider.engine.drafters.guarded import GuardedDrafter
 
-        self.engine.check(request, "case")
-        if request.plan.is_off:
-            self.engine.add(request)
-            return None
-        drafter = _TimedDrafter(self.engine.drafters.makers[request.plan.drafter](request))
-        self.engine.add(request, GuardedDrafter(lambda: drafter, self.engine.model.config.vocab_size))
-        return drafter
+        vocab_size = self.engine.model.config.vocab_size
+        self.engine.add(request, None if drafter is None else GuardedDrafter(lambda: drafter, vocab_size))

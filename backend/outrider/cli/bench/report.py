@@ -7,10 +7,11 @@ from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from outrider.cli.bench.aims import aims
+from outrider.cli.bench.aims import Aim, aims
 from outrider.cli.bench.formula import formula_rows
-from outrider.cli.bench.measure import BatchSample, Results
-from outrider.cli.bench.samples import SETTING_OFF, Sample, Samples, Setting
+from outrider.cli.bench.measure import Results
+from outrider.cli.bench.samples import SETTING_OFF, BatchSample, Sample, Samples, Setting, first_difference
+from outrider.cli.bench.visits import POLICY
 from outrider.core import DRAFTERS, OFF
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ Row = dict[str, Any]
 def parts(results: Results) -> dict[str, list[Row]]:
     """Rows of every table for which something was measured, by title."""
     samples = Samples(results.samples)
-    if any(setting.arm == "policy" for setting in samples.settings):
-        return {"decode speed, one request at a time": policy_rows(samples)}
+    if POLICY in samples.settings:
+        return {"decode speed, one request at a time": task_rows(samples)}
     found = {
         "a step without speculation": step_rows(results),
         "its operators, milliseconds a step": operator_rows(results),
@@ -32,7 +33,7 @@ def parts(results: Results) -> dict[str, list[Row]]:
         "drafters by k, against off on the same prompts": drafter_rows(samples),
         "the speed-up formula against what was measured": formula_rows(samples),
         "greedy text of other programs against ours": agreement_rows(samples),
-        "aims": aim_rows(results),
+        "aims": aim_rows(aims(results)),
     }
     return {title: rows for title, rows in found.items() if rows}
 
@@ -133,19 +134,16 @@ def drafter_rows(samples: Samples) -> list[Row]:
     for setting in samples.settings:
         if setting.arm not in DRAFTERS:
             continue
-        stats = [s.stats for s in samples.of(setting) if s.stats is not None]
-        num_steps = sum(s.num_verify_steps for s in stats)
-        pairs = samples.beside(setting, SETTING_OFF)
         rows.append(
             {
                 "drafter": setting.arm,
                 "k": setting.k,
                 "best": setting == samples.best(setting.arm),
                 "answers": len(samples.of(setting)),
-                "accept length": 1 + sum(s.num_accepted for s in stats) / num_steps if num_steps else None,
+                "accept length": _accept_length(samples.of(setting)),
                 "tok/s": samples.speed(setting),
                 "/ off": samples.ratio(setting, SETTING_OFF),
-                "same text": bool(pairs) and all(a.token_ids == b.token_ids for a, b in pairs),
+                "same text": _same_text(samples, setting),
             }
         )
     return rows
@@ -158,7 +156,7 @@ def agreement_rows(samples: Samples) -> list[Row]:
         if setting.arm in (OFF, *DRAFTERS):
             continue
         pairs = {theirs.case: (theirs, ours) for theirs, ours in samples.beside(setting, SETTING_OFF)}
-        firsts = [_first_difference(theirs.token_ids, ours.token_ids) for theirs, ours in pairs.values()]
+        firsts = [first_difference(theirs.token_ids, ours.token_ids) for theirs, ours in pairs.values()]
         differing = [first for first in firsts if first is not None]
         rows.append(
             {
@@ -171,41 +169,51 @@ def agreement_rows(samples: Samples) -> list[Row]:
     return rows
 
 
-def _first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """None when one is the beginning of the other."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
-
-
-def aim_rows(results: Results) -> list[Row]:
-    words = {True: "met", False: "missed", None: "not measured"}
-    return [
+def aim_rows(found: Sequence[Aim]) -> list[Row]:
+    words = {True: "met", False: "MISSED", None: "not measured"}
+    rows = [
         {"aim": aim.aim, "wanted": aim.wanted, "figure": aim.figure, "result": words[aim.is_met], "with": aim.by}
-        for aim in aims(results)
+        for aim in found
     ]
+    for row, aim in zip(rows, found, strict=True):
+        if aim.why:
+            row["why"] = aim.why
+    return rows
 
 
-def policy_rows(samples: Samples) -> list[Row]:
-    """One row per task, and all: tokens/s of each arm, their ratios, and whether texts agree."""
+def task_rows(samples: Samples) -> list[Row]:
+    """One row per task, and all: tokens/s of each arm, their ratios on equal tokens, and whether texts agree."""
     tasks = {task: samples.in_groups([task]) for task in samples.groups}
-    return [_policy_row(task, part) for task, part in (tasks | {"all": samples}).items()]
+    return [_task_row(task, part) for task, part in (tasks | {"all": samples}).items()]
 
 
-def _policy_row(task: str, samples: Samples) -> Row:
-    policy, off, theirs = Setting("policy"), SETTING_OFF, Setting("hf")
-    ran = samples.of(policy)
-    speeds = {setting.arm: _pooled_speed(samples.of(setting)) for setting in (theirs, off, policy)}
-    lengths = [s.stats.accept_length for s in ran if s.stats is not None]
+def _task_row(task: str, samples: Samples) -> Row:
+    off, theirs = SETTING_OFF, Setting("hf")
+    ran = samples.of(POLICY)
     return {
         "task": task,
         "T": _span([s.case.temperature for s in ran]),
         "drafter": "/".join(sorted({s.drafter for s in ran})),
         "k": _span([s.k for s in ran]),
-        "accept length": sum(lengths) / len(lengths) if lengths else None,
-        **{f"{arm} tok/s": speed for arm, speed in speeds.items()},
-        "off/hf": _ratio(speeds["off"], speeds["hf"]),
-        "policy/off": _ratio(speeds["policy"], speeds["off"]),
-        "same text": all(a.token_ids == b.token_ids for a, b in samples.beside(policy, off)),
+        "accept length": _accept_length(ran),
+        **{f"{arm.arm} tok/s": _pooled_speed(samples.of(arm)) for arm in (theirs, off, POLICY)},
+        "off/hf": samples.ratio(off, theirs),
+        "policy/off": samples.ratio(POLICY, off),
+        "same text": _same_text(samples, POLICY),
     }
+
+
+def _accept_length(samples: Sequence[Sample]) -> float | None:
+    """Tokens per verify step of all answers together."""
+    stats = [s.stats for s in samples if s.stats is not None]
+    num_steps = sum(s.num_verify_steps for s in stats)
+    return 1 + sum(s.num_accepted for s in stats) / num_steps if num_steps else None
+
+
+def _same_text(samples: Samples, setting: Setting) -> str | None:
+    """Of how many pairs with off both wrote the same; None when there is no pair."""
+    pairs = samples.beside(setting, SETTING_OFF)
+    return f"{sum(a.token_ids == b.token_ids for a, b in pairs)} of {len(pairs)}" if pairs else None
 
 
 def _pooled_speed(samples: Sequence[Sample]) -> float | None:
@@ -217,10 +225,6 @@ def _pooled_speed(samples: Sequence[Sample]) -> float | None:
             decoded.setdefault(sample.case.name, []).append(found)
     seconds = sum(median(s for _, s in rounds) for rounds in decoded.values())
     return sum(rounds[0][0] for rounds in decoded.values()) / seconds if seconds else None
-
-
-def _ratio(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a / b
 
 
 def _span(values: Sequence[float]) -> str:

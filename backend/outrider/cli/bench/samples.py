@@ -83,11 +83,25 @@ class Sample:
         return data
 
 
+@dataclass(frozen=True, slots=True)
+class BatchSample:
+    """Tokens per second of all requests of a batch together."""
+
+    setting: Setting
+    size: int
+    tokens_per_s: float
+
+
 def ratio(sample: Sample, other: Sample) -> float | None:
     """Speed of one answer over that of another to the same case, over as many tokens as both have."""
     shared = min(sample.num_tokens, other.num_tokens)
     speeds = sample.speed(shared), other.speed(shared)
     return None if speeds[0] is None or speeds[1] is None else speeds[0] / speeds[1]
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """None when one is the beginning of the other."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
 
 
 class Samples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ MODEL = "scripted"
 API_KEY = "bench-key"
 #: What stands in a prompt to have the lane do it; a tag follows.
 HANG, HANG_BEGUN, TICK = "bench hang ", "bench begin ", "bench tick "
+#: Followed by a number of events and the milliseconds between two of them.
+PACE = "bench pace "
 #: The lane tells here who left and when.
 DEPARTURES = "/generate"
 NUM_TICKS = 40
@@ -29,7 +32,10 @@ TICK_S = 0.02
 
 _EVENTS = (("Content-Type", "text/event-stream"),)
 _TAG = re.compile(rb"bench (?:hang|begin|tick) (\w+)")
+_PACE = re.compile(rb"bench pace (\d+) (\d+)")
 _START_TIMEOUT_S = 60.0
+#: Places of the gateway: what is measured is not its queue.
+_MAX_IN_FLIGHT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +73,18 @@ def _descendants(pid: int) -> list[int]:
 class _Ticks(Sequence[bytes | float | Fault]):
     """Events that carry the moment at which the lane writes them, with pauses between."""
 
+    def __init__(self, num: int = NUM_TICKS, pause_s: float = TICK_S) -> None:
+        self._num, self._pause_s = num, pause_s
+
     def __len__(self) -> int:
-        return 2 * NUM_TICKS + 1
+        return 2 * self._num + 1
 
     def __getitem__(self, index: Any) -> Any:
         if index >= len(self):
             raise IndexError(index)
         if index == len(self) - 1:
             return b"data: [DONE]\n\n"
-        return TICK_S if index % 2 else _delta(f"@{time.monotonic():.6f}")
+        return self._pause_s if index % 2 else _delta(f"@{time.monotonic():.6f}")
 
 
 def _delta(text: str) -> bytes:
@@ -95,6 +104,8 @@ def _scripted(lane: ScriptedLane) -> Callable[[Recorded], Reply]:
             return Reply(200, _EVENTS if is_stream else (("Content-Type", "application/json"),), (Fault.HANG,))
         if HANG_BEGUN.encode() in request.body:
             return Reply(200, _EVENTS, (_delta("a"), Fault.HANG))
+        if pace := _PACE.search(request.body):
+            return Reply(200, _EVENTS, _Ticks(int(pace[1]), int(pace[2]) / 1000))
         if TICK.encode() in request.body:
             return Reply(200, _EVENTS, _Ticks())
         return default_reply(request)
@@ -114,15 +125,17 @@ async def _lane() -> AsyncIterator[str]:
 async def _gateway(lane_url: str) -> AsyncIterator[str]:
     """With a key and its limits, policies and metrics on."""
     from outrider.app import serving
-    from outrider.config import AuthSection, Config, KeySection, ServerSection
+    from outrider.config import AdmissionSection, AuthSection, Config, KeySection, ServerSection
     from outrider.runtimes.lane import Lane
 
     lane = Lane(MODEL, lane_url)
     digest = sha256(API_KEY.encode()).hexdigest()
     key = KeySection(name="bench", sha256=digest, requests_per_min=10**9, tokens_per_min=10**12)
-    config = Config(server=ServerSection(port=0), auth=AuthSection(keys=(key,)))
+    places = AdmissionSection(max_in_flight=_MAX_IN_FLIGHT)
+    config = Config(server=ServerSection(port=0), auth=AuthSection(keys=(key,)), admission=places)
     async with serving(config, lanes=[lane]) as gateway:
         await lane.wait_until_ready()
+        gc.freeze()  # as `outrider serve` does
         yield gateway.url
 
 

@@ -24,6 +24,8 @@ from outrider.errors import ModelError
 from outrider.workloads.prompts import Prompt
 from outrider.workloads.spec_bench import Question
 
+COMPARED = "median over prompts of the ratio on one prompt, over as many tokens as both have"
+
 
 @dataclass(frozen=True, slots=True)
 class Models:
@@ -43,12 +45,12 @@ class Tasks:
     seed: int = 0
 
 
-def run_policy(models: Models, tasks: Tasks, clock: Clock, results: Results) -> None:
+def run_tasks(models: Models, tasks: Tasks, clock: Clock, results: Results) -> None:
     """Hugging Face, off, and what the shipped policy decides, on our prompts at their own temperatures."""
     clock.show("loading models")
     arms = Arms(EngineArm(models.folder), _hugging_face(models, results))
     plain = [Setting("hf")] if "hf" in arms.others else []
-    planned = visits.policy_visits(tasks.prompts, plain)
+    planned = visits.task_visits(tasks.prompts, plain)
     warm_up(arms, planned[0].case, [SETTING_OFF, *plain])
     measure_visits(arms, planned, clock, results)
 
@@ -107,13 +109,13 @@ def facts(suite: str, tasks: Tasks, results: Results) -> dict[str, object]:
         "visits": f"{results.num_visits} of {results.num_planned}{', interrupted' if results.is_interrupted else ''}",
         "hf": f"fp32, first {hugging_face.MAX_TOKENS} tokens, {hugging_face.MAX_ASSISTED_TOKENS} when assisted",
     }
-    if suite == "policy":
-        return made | {"rounds": visits.POLICY_ROUNDS}
+    if suite == "tasks":
+        return made | {"rounds": visits.TASK_ROUNDS, "ratios": COMPARED}
     return made | {
         "seed": tasks.seed,
         "questions": len(tasks.questions),
         "answers": f"greedy, {visits.TOKENS} tokens ({visits.PREDICTED_TOKENS} where predicted)",
-        "compared": "median over prompts of the ratio on one prompt, over as many tokens as both have",
+        "compared": COMPARED,
         "prediction": f"the off answer with every {CHANGED_EVERY}th token changed",
         "hf_lookup": f"{hugging_face.LOOKUP_TOKENS} tokens",
         "hf_assisted": "first third of the layers, library defaults",

@@ -29,7 +29,7 @@ OWN = ("quote", "summarise", "edit")
 #: Tokens of an answer, and of a predicted one.
 TOKENS, PREDICTED_TOKENS = 64, 128
 POLICY = Setting("policy")
-POLICY_ROUNDS = 3
+TASK_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ def drafter_visits(cases: Sequence[Case], tiers: Tiers, minutes: float) -> list[
     return visits
 
 
-def policy_visits(prompts: Sequence[Prompt], first: Sequence[Setting] = ()) -> list[Visit]:
+def task_visits(prompts: Sequence[Prompt], first: Sequence[Setting] = ()) -> list[Visit]:
     """All prompts at their own temperature and length, in rounds; arms of `first` answer in the first round only."""
     visits = []
-    for number in range(POLICY_ROUNDS):
+    for number in range(TASK_ROUNDS):
         for i, prompt in enumerate(prompts):
             case = Case(prompt.name, prompt.task, prompt.text, prompt.temperature, prompt.max_tokens)
             ours = (SETTING_OFF, POLICY) if (i + number) % 2 == 0 else (POLICY, SETTING_OFF)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -16,6 +17,7 @@ from outrider.engine.attention.flashinfer import (
     FlashInferLibrary,
     load_flashinfer,
 )
+from outrider.engine.attention.flashinfer_layout import refuse_unsupported
 from outrider.engine.attention.rotary import rotation_table
 from outrider.engine.attention.sdpa import SdpaAttention
 from outrider.engine.checkpoint import ModelConfig
@@ -39,15 +41,26 @@ class Attention:
 
 def attention_for(config: ModelConfig) -> Attention:
     """The fastest that this machine can run. A GPU whose FlashInfer is missing or has no kernel gets sdpa there."""
+    placement = placement_for(config)
+    if placement.dtype is torch.float32:
+        return sdpa_on(config, placement)
+    return flashinfer_on(config, placement, load_flashinfer())
+
+
+@cache
+def placement_for(config: ModelConfig) -> Placement:
+    """Where `attention_for` lets a model compute."""
     if not torch.cuda.is_available():
-        return sdpa_on(config, CPU)
+        return CPU
     device = torch.device("cuda")
     try:
-        # Not fp16: Qwen2's activations outgrow it. FlashInfer has no float32.
-        return flashinfer_on(config, Placement(device, torch.bfloat16), load_flashinfer())
+        load_flashinfer()
+        refuse_unsupported(config, torch.bfloat16)
     except SetupError as error:
         log.warning("attention by sdpa on the GPU: %s", error.message)
-        return sdpa_on(config, Placement(device, torch.float32))
+        return Placement(device, torch.float32)
+    # Not fp16: Qwen2's activations outgrow it. FlashInfer has no float32.
+    return Placement(device, torch.bfloat16)
 
 
 def sdpa_on(config: ModelConfig, placement: Placement) -> Attention:

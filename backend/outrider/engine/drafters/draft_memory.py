@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from outrider.engine.checkpoint import ModelConfig
-from outrider.engine.kv_cache import SequenceCache
+from outrider.engine.kv_cache import BLOCK_SIZE, SequenceCache, blocks_for
+from outrider.engine.placement import Placement
 
 
 class DraftingModel(Protocol):
@@ -13,7 +14,10 @@ class DraftingModel(Protocol):
 
     @property
     def config(self) -> ModelConfig: ...
-
+    @property
+    def placement(self) -> Placement: ...
+    @property
+    def cache_bytes_per_token(self) -> int: ...
     def new_cache(self, num_positions: int) -> SequenceCache: ...
 
 
@@ -21,14 +25,14 @@ class DraftMemory:
     """Caches of one drafting model, together of at most `max_positions` positions."""
 
     def __init__(self, model: DraftingModel, max_positions: int, num_layers: int | None = None) -> None:
-        """`num_layers`: how many layers are run; the others' part of a cache is never touched, so costs nothing."""
+        """`num_layers`: how many layers are run; on a CPU, the others' part of a cache is never touched, so costs
+        nothing."""
         self._model = model
         self.max_positions = max_positions
         self.num_reserved = 0
         """Positions of the caches that are in use now."""
-        self.bytes_per_token = (
-            model.config.cache_bytes_per_token * (num_layers or model.config.num_layers) // model.config.num_layers
-        )
+        num_held = num_layers if num_layers and model.placement.is_cpu else model.config.num_layers
+        self.bytes_per_token = model.cache_bytes_per_token * num_held // model.config.num_layers
 
     @property
     def context_length(self) -> int:
@@ -43,15 +47,15 @@ class DraftMemory:
     def max_bytes(self) -> int:
         return self.max_positions * self.bytes_per_token
 
-    def take(self, num_positions: int, num_scratch: int = 0) -> SequenceCache | None:
-        """A cache of that size; None as long as others hold too much. `num_scratch`: rows beside the text, which are
-        few and not counted."""
-        if self.num_reserved + num_positions > self.max_positions:
+    def take(self, num_positions: int) -> SequenceCache | None:
+        """A cache of at least that size, in whole blocks; None as long as others hold too much."""
+        if self.num_reserved + blocks_for(num_positions) * BLOCK_SIZE > self.max_positions:
             return None
-        self.num_reserved += num_positions
-        return self._model.new_cache(num_positions + num_scratch)
+        cache = self._model.new_cache(num_positions)
+        self.num_reserved += cache.capacity
+        return cache
 
-    def give_back(self, num_positions: int) -> None:
-        """The caller has dropped a cache of that size."""
-        self.num_reserved -= num_positions
+    def give_back(self, cache: SequenceCache) -> None:
+        """The caller drops this cache now."""
+        self.num_reserved -= cache.capacity
         assert self.num_reserved >= 0, self.num_reserved

@@ -92,7 +92,7 @@ class EagleDrafter:
         k = min(k, self._memory.context_length - len(self._tokens))
         if k < 1 or self._end != len(self._tokens) - 1:
             return NO_DRAFT
-        cache = self._cache = self._cache or self._memory.take(self._request.capacity, EXTRA_ROWS)
+        cache = self._cache = self._cache or self._memory.take(self._request.capacity + EXTRA_ROWS)
         if cache is None or not self._has_caught_up(cache):
             return NO_DRAFT
         assert self._last is not None
@@ -104,8 +104,8 @@ class EagleDrafter:
 
     def free(self) -> None:
         if self._cache is not None:
+            self._memory.give_back(self._cache)
             self._cache = None
-            self._memory.give_back(self._request.capacity)
 
     def _has_caught_up(self, cache: SequenceCache) -> bool:
         """Read pairs of the text, of a long one a part."""

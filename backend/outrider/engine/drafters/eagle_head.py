@@ -29,7 +29,7 @@ class EagleHead:
         self.points = stored.config.points
         self.accuracy = stored.accuracy
         self._target = target
-        placement = target.placement
+        self.placement = placement = target.placement
 
         def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
             return pack_int8(weight, bias) if is_int8 else pack(weight, bias, placement)
@@ -47,15 +47,20 @@ class EagleHead:
         matrices = (net.fuse, net.qkv, net.output, net.gate_up, net.down)
         self.weight_bytes = sum(linear.num_bytes for linear in matrices) + self.vocabulary.num_bytes
 
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Memory of one cached position: keys and values of its only layer."""
+        return 2 * self.placement.dtype.itemsize * self.config.num_kv_heads * self.config.head_dim
+
     def new_cache(self, num_positions: int) -> SequenceCache:
-        return SequenceCache(self.config, num_positions, placement=self._target.placement)
+        return SequenceCache(self.config, num_positions, placement=self.placement)
 
     @torch.inference_mode()
     def read(self, cache: SequenceCache, token_ids: Sequence[int], features: torch.Tensor) -> torch.Tensor:
         """Append pairs of the text, a feature and the token after it, to the cache; states [n, hidden] there."""
         start, count = cache.length, len(token_ids)
         visible = torch.ones(count, start + count, dtype=torch.bool).tril_(start)
-        states = self._net.start(features.to(self._target.placement.dtype))
+        states = self._net.start(features.to(self.placement.dtype))
         return self.step(cache, token_ids, states, range(start, start + count), visible)
 
     @torch.inference_mode()
@@ -73,7 +78,7 @@ class EagleHead:
         the cache's first one: rotation knows only differences.
         """
         c, start, end = self.config, cache.length, cache.length + len(token_ids)
-        device = self._target.placement.device
+        device = self.placement.device
         rotations = rotations_at(c, self._table, positions)
         mask = None if bool(visible.all()) else visible.to(device)
         slots = torch.tensor(cache.slots(start, end), device=device)

@@ -60,6 +60,10 @@ class LayerSet(BaseModel):
     def _fits(self) -> LayerSet:
         if not all(0 <= layer < self.num_layers for layer in self.skip):
             raise ValueError(f"skip must list layers between 0 and {self.num_layers - 1}")
+        if len(set(self.skip)) < len(self.skip):
+            raise ValueError("skip must list each layer once")
+        if len(self.skip) == self.num_layers:
+            raise ValueError("skip must leave a layer to draft with")
         return self
 
     @property

@@ -73,8 +73,8 @@ class ModelChainDrafter:
 
     def free(self) -> None:
         if self._cache is not None:
+            self._memory.give_back(self._cache)
             self._cache = None
-            self._memory.give_back(self._max_tokens)
 
     def _chain(self, cache: SequenceCache, pending: Sequence[int], k: int) -> PointMass | SampledChain:
         logits = self._next_logits(cache, pending)

@@ -12,7 +12,7 @@ from outrider.cost import CostTable
 from outrider.engine.drafters import Drafter
 from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.draft_model import load_draft_model
-from outrider.engine.drafters.eagle import EagleDrafter, EagleSettings
+from outrider.engine.drafters.eagle import EXTRA_ROWS, EagleDrafter, EagleSettings
 from outrider.engine.drafters.eagle_head import EagleHead
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.drafters.layer_skip import LayerSet, default_set, read_layer_set
@@ -21,6 +21,7 @@ from outrider.engine.drafters.model_chain import Forward, ModelChainDrafter
 from outrider.engine.drafters.ngram import NgramDrafter
 from outrider.engine.drafters.prediction import PredictionDrafter
 from outrider.engine.drafters.suffix import SuffixDrafter, SuffixStore
+from outrider.engine.kv_cache import BLOCK_SIZE, blocks_for
 from outrider.engine.model import LlamaModel
 from outrider.engine.sequence import GenerateRequest
 from outrider.engine.tokenizer import Tokenizer
@@ -110,7 +111,8 @@ class DrafterSources:
         name = "eagle2" if head.kind == "eagle" else "eagle3"
         if name in self._makers:
             raise ModelError(f"{folder}: a head for {name} was given before")
-        memory = DraftMemory(head, self._max_positions)
+        num_caches = self._max_positions // self._target.config.context_length
+        memory = DraftMemory(head, self._max_positions + num_caches * blocks_for(EXTRA_ROWS) * BLOCK_SIZE)
         settings = EagleSettings(accuracy=head.accuracy, min_gain=_step_cost(cost, name))
         self._makers[name] = lambda request: EagleDrafter(head, memory, request, settings)
         self._memory[name], self._warnings[name] = memory, None

@@ -1,0 +1,37 @@
+"""The shipped policies as the gateway asks them, before an engine in this process."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from outrider.cli.bench.samples import Case
+from outrider.config import packaged_data
+from outrider.core import Hints, LaneAbility, LaneLoad, LaneView
+from outrider.policy.decision import Decision
+from outrider.policy.features import extract_features
+from outrider.policy.learning import Feedback
+from outrider.policy.loader import Source, load_policies
+
+if TYPE_CHECKING:
+    from outrider.cli.bench.ours import EngineArm
+
+
+class Decider:
+    """Policies that know nothing yet, and one lane: the engine, with its own cost table if it has one."""
+
+    def __init__(self, ours: EngineArm) -> None:
+        drafters = tuple(ours.engine.drafters.makers)
+        self._ability = LaneAbility.embedded("bench", drafters, ours.engine.cost, ours.limits.max_running)
+        self._policies = load_policies(Source([packaged_data("policies")]))
+
+    def decide(self, case: Case, num_others: int = 0) -> Decision:
+        """What the gateway would decide for this case beside so many running requests, from its body alone."""
+        body = {"messages": case.messages, "temperature": case.temperature, "max_tokens": case.max_tokens}
+        now_s = time.monotonic()
+        load = LaneLoad(num_others, 0, self._ability.max_running, now_s)
+        return self._policies.decide(extract_features(body, Hints()), Hints(), [LaneView(self._ability, load)], now_s)
+
+    def learn(self, decision: Decision, feedback: Feedback) -> None:
+        """Take in how a decided request went."""
+        self._policies.learn(decision, feedback)

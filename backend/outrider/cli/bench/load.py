@@ -1,0 +1,242 @@
+"""`outrider bench load`: many slow streams through one gateway process at once, and for how long one likes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+from prometheus_client.parser import text_string_to_metric_families
+
+from outrider.cli.bench.servers import API_KEY, MODEL, PACE, Server, server
+from outrider.cli.console import run_async
+from outrider.workloads.conditions import conditions
+from outrider.workloads.wire import Wire, post
+
+CHAT = "/v1/chat/completions"
+#: Between two connections that are opened: the kernel's queue of new ones is short, and streams that began in one
+#: moment would send their events in one moment for ever.
+_OPENING_S = 0.0011
+_NUM_WARM = 50
+_LAG = "outrider_event_loop_lag_seconds"
+_STAMP = re.compile(rb"@(\d+\.\d+)")
+_SAMPLE_S = 1.0
+#: Of a soak that is flat: what the last fifth may use more than the second.
+_MAX_GROWTH_MB = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of the gateway."""
+
+    num_streams: int
+    interval_ms: int
+    """Between two events of one stream."""
+    stream_s: float
+    """How long one stream lasts; another follows at once."""
+    total_s: float
+
+
+@dataclass
+class Measured:
+    """What was seen."""
+
+    idle_mb: float = 0.0
+    resident_mb: list[float] = field(default_factory=list)
+    """Every second from the moment at which all streams are open."""
+    relay_s: list[float] = field(default_factory=list)
+    """From the lane's write to the client's read, of one event in a hundred."""
+    num_events: int = 0
+    num_done: int = 0
+    failures: list[str] = field(default_factory=list)
+    lag_counts: Mapping[float, float] = field(default_factory=dict)
+    """Upper edge in seconds -> sleeps of the gateway's loop that ended at most so late."""
+
+
+class _Caller:
+    """One connection that asks for stream after stream."""
+
+    def __init__(self, url: str, load: Load, measured: Measured) -> None:
+        self._url, self._load, self._measured = url, load, measured
+
+    def _request(self, share: float) -> bytes:
+        num_events = max(int(share * self._load.stream_s * 1000 / self._load.interval_ms), 1)
+        text = f"{PACE}{num_events} {self._load.interval_ms}"
+        fields = {"model": MODEL, "messages": [{"role": "user", "content": text}], "stream": True}
+        return post(CHAT, fields, API_KEY)
+
+    async def run(self, end_s: float, first_share: float) -> None:
+        """Streams until then; the first is shorter, so that not all callers ask for the next one at one time."""
+        request, whole = self._request(first_share), self._request(1.0)
+        wire = await Wire.connect(self._url)
+        wire.on_body = self._take
+        try:
+            while time.monotonic() < end_s:
+                await wire.ask(request)
+                request = whole
+                if wire.status != 200:
+                    self._measured.failures.append(f"HTTP {wire.status}")
+                    return
+                self._measured.num_done += 1
+        except ConnectionError as error:
+            self._measured.failures.append(str(error))
+        finally:
+            wire.close()
+
+    def _take(self, data: bytes) -> None:
+        measured = self._measured
+        for stamp in _STAMP.findall(data):
+            measured.num_events += 1
+            if measured.num_events % 100 == 0:
+                measured.relay_s.append(time.monotonic() - float(stamp))
+
+
+async def _page(gateway: Server) -> str:
+    wire = await Wire.connect(gateway.url)
+    try:
+        return (await wire.ask(b"GET /metrics HTTP/1.1\r\nHost: bench\r\n\r\n")).decode()
+    finally:
+        wire.close()
+
+
+def lag_counts(page: str) -> dict[float, float]:
+    """The cumulative buckets of the loop's lag."""
+    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+    return {float(one.labels["le"]): one.value for one in samples if one.name == f"{_LAG}_bucket"}
+
+
+def quantile_edge(counts: Mapping[float, float], share: float) -> float:
+    """Upper edge of the bucket in which the quantile lies; infinity when it is over all edges."""
+    total = max(counts.values(), default=0.0)
+    return min((edge for edge, count in counts.items() if count >= share * total), default=float("inf"))
+
+
+async def measure(gateway: Server, load: Load) -> Measured:
+    """All streams at once, for `total_s` from the moment at which all are open."""
+    measured = Measured()
+    warm = Measured()
+    await _open(gateway, Load(_NUM_WARM, 10, 0.2, 0.0), warm, time.monotonic())
+    await asyncio.sleep(_SAMPLE_S)
+    measured.idle_mb = gateway.resident_mb
+    opened = asyncio.Event()
+    streams = asyncio.create_task(_open(gateway, load, measured, time.monotonic() + load.total_s, opened))
+    await opened.wait()
+    before = lag_counts(await _page(gateway))
+    while not streams.done() and len(measured.resident_mb) * _SAMPLE_S < load.total_s:
+        await asyncio.sleep(_SAMPLE_S)
+        measured.resident_mb.append(gateway.resident_mb)
+    after = lag_counts(await _page(gateway))
+    measured.lag_counts = {edge: count - before.get(edge, 0.0) for edge, count in after.items()}
+    streams.cancel()
+    with suppress(asyncio.CancelledError):
+        await streams
+    return measured
+
+
+async def _open(
+    gateway: Server, load: Load, measured: Measured, end_s: float, opened: asyncio.Event | None = None
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        for number in range(load.num_streams):
+            group.create_task(_Caller(gateway.url, load, measured).run(end_s, (number + 1) / load.num_streams))
+            await asyncio.sleep(_OPENING_S)
+        await asyncio.sleep(_SAMPLE_S)
+        if opened is not None:
+            opened.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of one run."""
+
+    lag_p99_ms: float
+    """At most: the edge of a histogram's bucket."""
+    kb_per_stream: float
+    growth_mb: float
+    """The last fifth of the run less the second."""
+    num_failures: int
+    relay_p50_ms: float
+    relay_p99_ms: float
+    events_per_s: float
+    num_done: int
+    idle_mb: float
+    resident_mb: float
+
+
+def summarise(measured: Measured, load: Load) -> Summary:
+    """Of at least five samples of memory; ValueError with fewer."""
+    seen, fifth = measured.resident_mb, len(measured.resident_mb) // 5
+    if not fifth:
+        raise ValueError(f"{len(seen)} samples of memory are too few")
+    relay = sorted(measured.relay_s) or [float("nan")]
+    open_mb = median(seen[fifth : 2 * fifth])
+    return Summary(
+        lag_p99_ms=1000 * quantile_edge(measured.lag_counts, 0.99),
+        kb_per_stream=1024 * (open_mb - measured.idle_mb) / load.num_streams,
+        growth_mb=median(seen[-fifth:]) - open_mb,
+        num_failures=len(measured.failures),
+        relay_p50_ms=1000 * median(relay),
+        relay_p99_ms=1000 * relay[int(len(relay) * 0.99)],
+        events_per_s=measured.num_events / load.total_s,
+        num_done=measured.num_done,
+        idle_mb=measured.idle_mb,
+        resident_mb=max(seen),
+    )
+
+
+#: Figure and what it may be at most.
+AIMS = (("lag_p99_ms", 50.0), ("kb_per_stream", 60.0), ("growth_mb", _MAX_GROWTH_MB), ("num_failures", 0.0))
+
+
+def verdicts(summary: Summary) -> list[tuple[str, float, float, bool]]:
+    """Figure, value, aim and whether it is met."""
+    values = asdict(summary)
+    return [(name, float(values[name]), limit, values[name] <= limit) for name, limit in AIMS]
+
+
+def load(
+    streams: Annotated[int, typer.Option(min=1, help="Open at once.")] = 1000,
+    interval_ms: Annotated[int, typer.Option(min=1, help="Between two events of a stream.")] = 250,
+    stream_s: Annotated[float, typer.Option(min=0.1, help="How long one stream lasts; another follows.")] = 20.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long; ten for a soak.")] = 0.5,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures and conditions here.")] = None,
+) -> None:
+    """Many streams at once through one gateway process: how late its loop is, what they cost, whether it grows."""
+    asked = Load(streams, interval_ms, stream_s, 60 * minutes)
+    facts = conditions(**asdict(asked))
+    seen: list[Measured] = []
+
+    async def main(gateway: Server) -> None:
+        seen.append(await measure(gateway, asked))
+
+    with server("direct") as lane, server("outrider", lane.url) as gateway:
+        run_async(main(gateway))
+    summary = summarise(seen[0], asked)
+    _print(summary, seen[0].failures, facts)
+    if json_file is not None:
+        data = {"conditions": facts, "summary": asdict(summary), "measured": asdict(seen[0])}
+        json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def _print(summary: Summary, failures: Sequence[str], facts: Mapping[str, object]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("figure", "outrider", "aim", "", title="many streams, one process")
+    for name, value, limit, is_met in verdicts(summary):
+        table.add_row(name, f"{value:.2f}", f"<= {limit:g}", "met" if is_met else "MISSED")
+    for name in ("relay_p50_ms", "relay_p99_ms", "events_per_s", "num_done", "idle_mb", "resident_mb"):
+        table.add_row(name, f"{getattr(summary, name):.2f}", "", "")
+    console.print(table)
+    for failure in sorted(set(failures)):
+        console.print(f"failed: {failure}")
+    console.print("conditions: " + ", ".join(f"{key} {value}" for key, value in facts.items()), soft_wrap=True)

@@ -1,0 +1,110 @@
+"""The tables of mixed traffic: a row per cell, and the aims with what missed them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from outrider.cli.bench.aims import Aim, at_least, at_most
+from outrider.cli.bench.closed_loop import NUM_SLICES
+from outrider.cli.bench.mix import Cell, Mix
+from outrider.cli.bench.regret import Regret
+from outrider.cli.bench.report import Row, aim_rows
+from outrider.cli.bench.same_text import Pairs, compared
+from outrider.cli.bench.samples import SETTING_OFF
+from outrider.cli.bench.visits import POLICY
+
+if TYPE_CHECKING:
+    from outrider.cli.bench.ours import EngineArm
+
+#: Of the policy's speed over the best fixed setting of each cell, over the best one for all, and over off anywhere.
+EACH, SINGLE, PLAIN = 0.97, 1.15, 0.97
+#: Time that drafts which are never accepted may take, learning that included.
+USELESS = 1.05
+#: Cells that a missed aim names.
+_NUM_NAMED = 3
+
+
+def mix_parts(regret: Regret) -> dict[str, list[Row]]:
+    """Rows by title."""
+    rows = [_row(regret, cell) for cell in (*regret.cells, *regret.hopeless)]
+    return {"tokens per second of all requests together": rows, "aims": aim_rows(mix_aims(regret))}
+
+
+def _row(regret: Regret, cell: Cell) -> Row:
+    settings = [SETTING_OFF] if cell.is_hopeless else regret.fixed
+    against_off = regret.ratios([cell], regret.off)
+    row: Row = {"workload": f"{cell.workload}, useless drafts" if cell.is_hopeless else cell.workload}
+    row |= {"batch": cell.size}
+    row |= {str(setting): regret.speed(cell, setting) for setting in settings}
+    row |= {"policy": regret.speed(cell, POLICY), "policy ran": regret.plans(cell)}
+    if not cell.is_hopeless:
+        row |= {"best": str(regret.best([cell])), "policy / best": regret.ratio([cell], regret.each_best)}
+    return row | {
+        "policy / off": median(against_off),
+        "by round": f"{min(against_off):.2f}-{max(against_off):.2f}",
+    }
+
+
+def mix_aims(regret: Regret) -> list[Aim]:
+    cells, single = regret.cells, ""
+    if regret.rounds(cells):
+        single = str(regret.best(cells))
+    off = {cell: ratio for cell in cells if (ratio := regret.ratio([cell], regret.off)) is not None}
+    worst = min(off, key=lambda cell: off[cell], default=None)
+    is_useless = regret.hopeless and not regret.num_accepted()
+    each = at_least("policy / best setting of each cell", regret.ratio(cells, regret.each_best), EACH)
+    one = at_least("policy / best single setting", regret.ratio(cells, regret.single_best), SINGLE, single)
+    plain = at_least("policy / off, worst cell", min(off.values(), default=None), PLAIN, str(worst or ""))
+    return [
+        _explained(regret, each),
+        _explained(regret, one, _headroom(regret)),
+        _explained(regret, plain),
+        at_most("time with useless drafts / off", regret.slowdown() if is_useless else None, USELESS),
+        _same("greedy", compared(regret.stretches, is_greedy=True)),
+        _same("sampled", compared(regret.stretches, is_greedy=False)),
+    ]
+
+
+def _headroom(regret: Regret) -> list[str]:
+    found = regret.headroom()
+    return [] if found is None else [f"the best setting of each cell gains {found:.2f}"]
+
+
+def _explained(regret: Regret, aim: Aim, first: Sequence[str] = ()) -> Aim:
+    """With the cells that lose most to what was best there, when it is missed."""
+    if aim.is_met is not False:
+        return aim
+    ratios = {cell: ratio for cell in regret.cells if (ratio := regret.ratio([cell], regret.each_best)) is not None}
+    worst = sorted(ratios, key=lambda cell: ratios[cell])[:_NUM_NAMED]
+    named = [f"{cell}: {ratios[cell]:.2f} of {regret.best([cell])} with {regret.plans(cell)}" for cell in worst]
+    return replace(aim, why="; ".join([*first, *named]))
+
+
+def _same(what: str, pairs: Pairs) -> Aim:
+    aim = f"{what} texts unlike off's, beyond near ties, of {pairs.num} pairs"
+    tied = f"{pairs.num_tied} part at near ties" if pairs.num_tied else ""
+    return replace(at_most(aim, float(pairs.num_parted) if pairs.num else None, 0), by=tied)
+
+
+def facts(ours: EngineArm, mix: Mix, regret: Regret, *, is_interrupted: bool) -> dict[str, object]:
+    """How this run was made, beyond machine and versions."""
+    import torch
+
+    cells = (*regret.cells, *regret.hopeless)
+    num_out = sum(one.num_left_out for one in regret.stretches)
+    num_slices = max(1, NUM_SLICES * len(regret.stretches))
+    nums = [len(regret.rounds([cell])) for cell in cells]
+    return {
+        "threads": torch.get_num_threads(),
+        "cost table": "measured on this machine" if ours.engine.cost is not None else "none, the closed form",
+        "fixed settings": "drafts that do not pay are left out" if mix.trims_fixed else "every draft is verified",
+        "cells": f"{len(cells)} of {mix.num_cells}{', interrupted' if is_interrupted else ''}",
+        "rounds": f"{min(nums, default=0)}-{max(nums, default=0)}",
+        "slices left out": f"{100 * num_out / num_slices:.0f} %, in which another process had the processor",
+        "prompts": ", ".join(f"{len(cases)} {workload}" for workload, cases in mix.cases.items()),
+        "compared": "with the setting that is best in the other rounds, medians over rounds; the mix has as many "
+        "tokens in each cell; every request finds all others of its batch running",
+    }

@@ -1,0 +1,73 @@
+"""`outrider bench policy`: mixed traffic under every fixed setting and under the policy, in one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outrider.cli.bench.mix import FIXED, Mix, mixed_cases, parse_fixed, parse_sizes
+from outrider.cli.bench.show import show
+from outrider.cli.console import progress_bar
+from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
+
+if TYPE_CHECKING:
+    from outrider.cli.bench.stretch import Stretch
+
+
+def policy(
+    model: Annotated[str, typer.Option(help="Name of a pulled model, or a local folder.")] = DEFAULT_MODEL,
+    prompts: Annotated[Path | None, typer.Option(help="Prompt file; its tasks are the workloads.")] = None,
+    spec_bench: Annotated[
+        Path | None, typer.Option(help="Take code, chat and creative from this file instead.")
+    ] = None,
+    fixed: Annotated[str, typer.Option(help="Settings that the policy is held against.")] = FIXED,
+    batch: Annotated[str, typer.Option(help="Concurrent requests.")] = "1,4,12",
+    trim_fixed: Annotated[
+        bool, typer.Option(help="Leave out drafts that do not pay under fixed settings too, by the cost table.")
+    ] = False,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Time for all of it; more gives more rounds.")] = 14.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+) -> None:
+    """What deciding per request is worth: the policy against every fixed setting. Ctrl-C keeps what is done."""
+    from outrider.cli.bench.closed_loop import measure_mix
+    from outrider.cli.bench.measure import Clock
+    from outrider.cli.bench.mix_report import facts, mix_parts
+    from outrider.cli.bench.ours import EngineArm
+    from outrider.cli.bench.regret import Regret
+    from outrider.engine.profile import read_table, table_path
+    from outrider.engine.pull import locate
+    from outrider.workloads.conditions import conditions
+    from outrider.workloads.prompts import load_prompts
+    from outrider.workloads.spec_bench import load_questions
+
+    folder, sizes = locate(model, cache_dir()), parse_sizes(batch)
+    questions = [] if spec_bench is None else load_questions(spec_bench)
+    cases = mixed_cases(load_prompts(prompts or packaged_data("workloads") / "mixed.yaml"), questions)
+    machine = conditions(model=model, minutes=minutes)
+    stretches: list[Stretch] = []
+    is_interrupted = False
+    with progress_bar() as progress:
+        clock = Clock(minutes, progress)
+        clock.show("loading the model")
+        ours = EngineArm(folder, cost=read_table(table_path(folder, cache_dir())))
+        mix = Mix(
+            cases, sizes, parse_fixed(fixed, tuple(ours.engine.drafters.makers)), ours.limits.max_running, trim_fixed
+        )
+        try:
+            measure_mix(ours, mix, clock, stretches)
+        except KeyboardInterrupt:
+            is_interrupted = True
+    regret = Regret(stretches)
+    stated = machine | facts(ours, mix, regret, is_interrupted=is_interrupted)
+    tables = mix_parts(regret)
+    num_cells = len(regret.cells) + len(regret.hopeless)
+    part = f"only {num_cells} of {mix.num_cells} cells were measured, and the aims are held against these alone"
+    show(tables, [part] if num_cells < mix.num_cells else [], stated)
+    if json_file is not None:
+        data = {"conditions": stated, "tables": tables, "stretches": [one.as_dict() for one in stretches]}
+        json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    if is_interrupted:
+        raise typer.Exit(130)

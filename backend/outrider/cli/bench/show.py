@@ -1,0 +1,27 @@
+"""How tables of a measurement are printed, with what was left out and what they were measured under."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: Columns of tables that are not printed to a terminal.
+WIDTH = 180
+
+
+def show(
+    tables: Mapping[str, Sequence[Mapping[str, Any]]], notes: Sequence[str], stated: Mapping[str, object]
+) -> None:
+    """`tables` are rows by title."""
+    from rich.console import Console
+
+    from outrider.cli.bench.report import as_table
+
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe has no edge to fold at
+        console.width = WIDTH
+    for title, rows in tables.items():
+        console.print(as_table(title, rows))
+    for note in notes:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    console.print("conditions: " + ", ".join(f"{key} {value}" for key, value in stated.items()), soft_wrap=True)

@@ -1,0 +1,74 @@
+"""The rows and aims of mixed traffic."""
+
+from __future__ import annotations
+
+import pytest
+from bench_stretches import CHAT, CODE, NGRAM, hopeless_round, request, round_of, stretches
+
+from outrider.cli.bench.aims import Aim
+from outrider.cli.bench.mix_report import mix_aims, mix_parts
+from outrider.cli.bench.regret import Regret
+from outrider.cli.bench.samples import SETTING_OFF
+
+
+def by_name(regret: Regret) -> dict[str, Aim]:
+    return {aim.aim: aim for aim in mix_aims(regret)}
+
+
+def test_a_row_shows_every_setting_and_what_the_policy_ran() -> None:
+    """Useless drafts have no fixed settings beside off."""
+    regret = Regret([*round_of(CODE, 0, 10, 20, 18), *round_of(CODE, 1, 10, 20, 22), *hopeless_round(0, 9.0)])
+    code, hopeless = mix_parts(regret)["tokens per second of all requests together"]
+    assert (code["workload"], code["batch"], code["off"], code["ngram k=4"]) == ("code", 1, 10, 20)
+    assert (code["best"], code["policy / best"], code["policy ran"]) == (
+        "ngram k=4",
+        pytest.approx(1.0),
+        "ngram k=4 x2",
+    )
+    assert (code["policy / off"], code["by round"]) == (pytest.approx(2.0), "1.80-2.20")
+    assert hopeless["workload"] == "code, useless drafts"
+    assert "best" not in hopeless and hopeless["policy / off"] == pytest.approx(0.9)
+
+
+def test_aims_that_are_missed_name_the_cells_that_lose_most() -> None:
+    """With what was best there and what the policy ran."""
+    regret = Regret([*round_of(CODE, 0, 10, 20, 20), *round_of(CHAT, 0, 40, 20, 20)])
+    found = by_name(regret)
+    each, single = found["policy / best setting of each cell"], found["policy / best single setting"]
+    assert (each.is_met, each.figure) == (False, pytest.approx(0.75))
+    assert each.why.startswith("chat, batch 4: 0.50 of off with ngram k=4 x1; code, batch 1: 1.00")
+    assert (single.is_met, single.by) == (False, "ngram k=4")
+    assert single.why.startswith("the best setting of each cell gains 1.33; chat, batch 4")
+    worst = found["policy / off, worst cell"]
+    assert (worst.is_met, worst.figure, worst.by) == (False, pytest.approx(0.5), "chat, batch 4")
+
+
+def test_aims_that_are_met_need_no_reason() -> None:
+    """A mix in which the policy takes the best of both."""
+    regret = Regret([*round_of(CODE, 0, 10, 20, 20), *round_of(CHAT, 0, 40, 20, 40)])
+    assert {(aim.is_met, aim.why) for aim in mix_aims(regret)[:3]} == {(True, "")}
+
+
+def test_nothing_measured_is_neither_met_nor_missed() -> None:
+    """No aim is claimed over nothing, texts least of all."""
+    assert {(aim.figure, aim.is_met) for aim in mix_aims(Regret([]))} == {(None, None)}
+
+
+def test_useless_drafts_of_which_one_was_accepted_prove_nothing() -> None:
+    """The figure is that of drafts without any acceptance."""
+    name = "time with useless drafts / off"
+    assert by_name(Regret(hopeless_round(0, 9.0)))[name].figure == pytest.approx(10 / 9)
+    assert by_name(Regret(hopeless_round(0, 9.8)))[name].is_met is True
+    assert by_name(Regret(hopeless_round(0, 9.8, num_accepted=1)))[name].is_met is None
+
+
+def test_texts_are_counted_in_pairs() -> None:
+    """What parts at near ties is told and does not miss the aim."""
+    texts = {
+        SETTING_OFF: [request([1, 2]), request([1, 2], ties=[1]), request([5], temperature=1.0)],
+        NGRAM: [request([1, 2]), request([1, 3]), request([6], temperature=1.0)],
+    }
+    greedy, sampled = mix_aims(Regret(stretches(CODE, 0, {SETTING_OFF: 1.0, NGRAM: 1.0}, texts)))[-2:]
+    assert (greedy.is_met, greedy.by) == (True, "1 part at near ties")
+    assert greedy.aim == "greedy texts unlike off's, beyond near ties, of 2 pairs"
+    assert (sampled.is_met, sampled.figure) == (False, 1.0)

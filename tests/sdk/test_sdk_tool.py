@@ -1,0 +1,187 @@
+"""Functions as tools: the schema that the model sees, the check of its arguments, and every end of a call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from outrider import FunctionCall, Tool, ToolCall
+from outrider.sdk.tool import call_all
+
+
+class Place(BaseModel):
+    city: str
+    country: str = "France"
+
+
+async def weather(
+    place: Place,
+    days: Annotated[int, Field(ge=1, le=7, description="Days ahead.")] = 1,
+    unit: Literal["C", "F"] = "C",
+) -> Any:
+    """Forecast the weather.
+
+    In whole degrees.
+    """
+    return {"city": place.city, "days": days, "unit": unit}
+
+
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+def call(name: str, arguments: Any, id: str = "c1") -> ToolCall:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return ToolCall(id=id, function=FunctionCall(name=name, arguments=text))
+
+
+def test_the_schema_comes_from_type_hints() -> None:
+    """Name, docstring, types, bounds, defaults and descriptions; no titles, which only repeat names."""
+    wire = Tool(weather).to_wire()
+    assert wire["type"] == "function"
+    function = wire["function"]
+    assert (function["name"], function["description"]) == ("weather", "Forecast the weather.\n\nIn whole degrees.")
+    schema = function["parameters"]
+    assert schema["required"] == ["place"] and schema["additionalProperties"] is False
+    days = {"default": 1, "description": "Days ahead.", "maximum": 7, "minimum": 1, "type": "integer"}
+    assert schema["properties"]["days"] == days
+    assert schema["properties"]["unit"] == {"default": "C", "enum": ["C", "F"], "type": "string"}
+    assert "title" not in schema and "title" not in schema["properties"]["place"]
+    named = Tool(add, name="plus", description="Adds.").to_wire()["function"]
+    assert (named["name"], named["description"]) == ("plus", "Adds.")
+
+
+def plain(a: int) -> int:
+    return a
+
+
+async def untyped(a) -> int:  # type: ignore[no-untyped-def]
+    return a
+
+
+async def variadic(*numbers: int) -> int:
+    return sum(numbers)
+
+
+async def nameless(a: int, /) -> int:
+    return a
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (plain, "async function"),
+        (untyped, "'a' needs a type hint"),
+        (variadic, "have names"),
+        (nameless, "have names"),
+    ],
+)
+def test_what_cannot_be_a_tool_is_refused(function: Any, message: str) -> None:
+    """When it is made, not when the model first calls it."""
+    with pytest.raises(TypeError, match=message):
+        Tool(function)
+
+
+def test_a_timeout_is_positive() -> None:
+    """A tool that could never answer is not made."""
+    with pytest.raises(ValueError, match="timeout_s must be"):
+        Tool(add, timeout_s=0)
+
+
+async def test_arguments_arrive_as_their_types() -> None:
+    """Nested models and defaults; results that are no text become JSON, text stays."""
+    assert json.loads(await Tool(weather).call('{"place": {"city": "Oslo"}, "days": 3}')) == {
+        "city": "Oslo", "days": 3, "unit": "C",
+    }  # fmt: skip
+
+    async def echo(text: str = "nothing") -> str:
+        return text
+
+    async def where() -> Place:
+        return Place(city="Oslo")
+
+    assert await Tool(echo).call('{"text": "\\"x\\""}') == '"x"'
+    assert await Tool(echo).call("") == "nothing"
+    assert json.loads(await Tool(where).call("{}")) == {"city": "Oslo", "country": "France"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("{", "JSON"),
+        ("[1]", "arguments: "),
+        ('{"a": 1}', "b: Field required"),
+        ('{"a": "x", "b": 2}', "a: .*integer"),
+        ('{"a": 1, "b": 2, "c": 3}', "c: Extra"),
+    ],
+)
+async def test_bad_arguments_are_named(arguments: str, message: str) -> None:
+    """Before the function is called."""
+    with pytest.raises(ValueError, match=message):
+        await Tool(add).call(arguments)
+
+
+async def test_every_end_of_a_call_is_told() -> None:
+    """Result, unknown tool, bad arguments, exception, timeout, cancellation by itself: each in its place."""
+
+    async def fail() -> None:
+        raise KeyError("no such city")
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    async def give_up() -> None:
+        raise asyncio.CancelledError
+
+    async def own_timeout() -> None:
+        raise TimeoutError("the database is slow")
+
+    tools = {t.name: t for t in map(Tool.of, (add, fail, Tool(hang, timeout_s=0.05), give_up, own_timeout))}
+    calls = [
+        call("add", {"a": 1, "b": 2}, "1"), call("minus", {}, "2"), call("add", "{", "3"), call("fail", {}, "4"),
+        call("hang", {}, "5"), call("give_up", {}, "6"), call("own_timeout", {}, "7"),
+    ]  # fmt: skip
+    answers = await call_all(tools, calls)
+    assert [a.call.id for a in answers] == ["1", "2", "3", "4", "5", "6", "7"]
+    assert answers[0].to_message() == {"role": "tool", "tool_call_id": "1", "content": "3"}
+    told = [json.loads(a.content)["error"] for a in answers[1:]]
+    assert told[0] == "LookupError: there is no tool 'minus'; there are: add, fail, hang, give_up, own_timeout"
+    assert "JSON" in told[1] and told[2] == "KeyError: 'no such city'"
+    assert told[3] == "TimeoutError: no result within 0.05 s" and "cancelled itself" in told[4]
+    assert told[5] == "TimeoutError: the database is slow"
+    assert [type(a.error) for a in answers[:3]] == [type(None), LookupError, ValueError]
+
+
+async def test_calls_run_together() -> None:
+    """Each waits for the other, so that one after the other they would never end."""
+    barrier = asyncio.Barrier(2)
+
+    async def meet() -> str:
+        await barrier.wait()
+        return "met"
+
+    answers = await call_all({"meet": Tool(meet, timeout_s=5)}, [call("meet", {}), call("meet", {})])
+    assert [a.content for a in answers] == ["met", "met"]
+
+
+async def test_cancelled_calls_end_before_it_does() -> None:
+    """No tool goes on behind the caller's back, and each may clean up."""
+    ended = []
+
+    async def hang(n: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(n)
+
+    task = asyncio.create_task(call_all({"hang": Tool(hang)}, [call("hang", {"n": 1}), call("hang", {"n": 2})]))
+    await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sorted(ended) == [1, 2]
