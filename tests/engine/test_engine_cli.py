@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from random_llama import write_random_llama
 from typer.testing import CliRunner
 
 from outrider.cli.main import app
@@ -14,6 +13,7 @@ from outrider.engine.drafters.layer_skip import read_layer_set
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.profile import layers_for, read_table, table_path
 from outrider.errors import ConfigError
+from random_llama import write_random_llama
 
 PROMPTS = """
 version: 1

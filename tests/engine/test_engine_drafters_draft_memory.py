@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from random_llama import write_random_llama
 
 from outrider.engine.attention.choice import sdpa_on
 from outrider.engine.drafters.draft_memory import DraftMemory
@@ -21,6 +20,7 @@ from outrider.engine.placement import Placement
 from outrider.engine.sequence import Finish, GenerateRequest
 from outrider.policy.plan import Plan
 from outrider.speculation.target import SamplingLaw
+from random_llama import write_random_llama
 
 NAMES = ("draft_model", "layer_skip")
 

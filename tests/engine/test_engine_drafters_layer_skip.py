@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from random_llama import write_random_llama
 
 from outrider.engine.attention import Segment
 from outrider.engine.drafters.layer_skip import (
@@ -20,6 +19,7 @@ from outrider.engine.drafters.layer_skip import (
 from outrider.engine.kv_cache import SequenceCache
 from outrider.engine.model import LlamaModel
 from outrider.errors import ModelError
+from random_llama import write_random_llama
 
 
 @pytest.mark.parametrize(

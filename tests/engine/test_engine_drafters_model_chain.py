@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from random_llama import write_random_llama
 from scipy import stats
 
 from markov import VOCAB, chain_law
@@ -20,6 +19,7 @@ from outrider.engine.model import LlamaModel
 from outrider.speculation.noise import Noise
 from outrider.speculation.proposal import PointMass, SampledChain
 from outrider.speculation.target import SamplingLaw, Target
+from random_llama import write_random_llama
 
 PROMPT = [5, 9, 2, 31, 8, 60, 17]
 GREEDY = SamplingLaw(0.0)

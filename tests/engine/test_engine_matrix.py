@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from random_heads import write_random_heads
-from random_llama import write_random_llama
 
 from markov import EOS, add_end, write_ending_checkpoint
 from outrider.config import packaged_data
@@ -26,6 +24,8 @@ from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.speculation.proposal import TopKTree
 from outrider.speculation.target import SamplingLaw
 from outrider.workloads.prompts import load_prompts
+from random_heads import write_random_heads
+from random_llama import write_random_llama
 
 #: What the embedded engine has.
 DRAFTERS = ("ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from random_llama import write_random_llama
 
 from outrider.cost import CostTable
 from outrider.engine.drafters.layer_skip import LayerSet, Trial
@@ -14,6 +13,7 @@ from outrider.engine.sequence import GenerateRequest
 from outrider.engine.skip_search import _worth, accept_length, expected_speedup, find_layers, search_layers
 from outrider.policy.plan import Plan
 from outrider.speculation.target import SamplingLaw
+from random_llama import write_random_llama
 
 
 def flat_table(row_s: float = 0.0) -> CostTable:
