@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from random_llama import write_random_llama
 from safetensors.torch import load_file, save_file
 
 from outrider.config import packaged_data
@@ -23,6 +22,7 @@ from outrider.errors import ModelError
 from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.speculation.target import SamplingLaw
 from outrider.workloads.prompts import load_prompts
+from random_llama import write_random_llama
 
 
 def test_equal_vocabularies_do_not_differ() -> None:

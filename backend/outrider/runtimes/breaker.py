@@ -62,7 +62,7 @@ class Breaker:
         self.num_opened += 1
 
     def to_wire(self, now_s: float) -> dict[str, Any]:
-        """X"""
+        """As `/outrider/lanes` shows it."""
         state = "closed" if not self.is_open else "half-open" if self.lets_pass(now_s) else "open"
         left_s = round(max(self._next_s - now_s, 0.0), 3) if self.is_open else None
         return {"state": state, "num_failures": self.num_failures, "next_probe_in_s": left_s}
