@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from outrider.engine.engine import Output
+from outrider.engine.generate_replies import generate_body
 from outrider.engine.loop import EngineLoad
 from outrider.engine.metrics import EngineMetrics
 from outrider.engine.protocol import Parsed
-from outrider.engine.replies import Answer, generate_body
+from outrider.engine.replies import Answer
 from outrider.engine.sequence import Finish, GenerateRequest
 from outrider.policy.plan import Plan
 from outrider.speculation.target import SamplingLaw
