@@ -107,8 +107,7 @@ async def test_the_openai_sdk_works_unmodified(gateway: Gateway) -> None:
         assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
         assert chunks[-1].usage.prompt_tokens_details.cached_tokens > 0
         finish = next(c for c in chunks if c.choices and c.choices[0].finish_reason)
-    effective = finish.outrider["effective"]
-    assert effective["k"] == 2 and effective["drafter"] in ("ngram", "suffix")  # whichever this machine expects more of
+        assert finish.outrider["effective"]["k"] == 2  # of the drafter that this machine's costs speak for
         done = await sdk.completions.create(model=DEFAULT_MODEL, prompt="The capital of France is", temperature=0)
         assert "Paris" in done.choices[0].text
         with pytest.raises(openai.BadRequestError) as bad:
