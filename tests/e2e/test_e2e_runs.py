@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,28 +10,18 @@ import anthropic
 import openai
 import pytest
 
-from outrider.app import Gateway, serving
-from outrider.config import Config, LaneSection, RunsSection, ServerSection
+from outrider.app import Gateway
 
 PROMPT = "ABCDABDCACBD"
 SAID: Any = [{"role": "user", "content": PROMPT}]
 
 
-@pytest.fixture
-async def gateway(toy_folder: Path, tmp_path: Path) -> AsyncIterator[Gateway]:
-    lanes = (LaneSection(model=str(toy_folder), served_model_name="toy"),)
-    runs = RunsSection(url=f"sqlite+aiosqlite:///{tmp_path}/runs.sqlite", lease_s=1)
-    async with serving(Config(server=ServerSection(port=0, shutdown_grace_s=0), lanes=lanes, runs=runs)) as found:
-        await asyncio.wait_for(found.pool.lanes[0].wait_until_ready(), 60)
-        yield found
-
-
-async def test_three_routes_a_background_run_and_its_cancel(gateway: Gateway) -> None:
+async def test_three_routes_a_background_run_and_its_cancel(gateway_with_runs: Gateway) -> None:
     """One greedy text on all of them, speculated where planned; a tool that is not there is refused by name."""
     hints: Any = {"outrider": {"drafter": "ngram", "k": 3}}
     async with (
-        openai.AsyncOpenAI(base_url=gateway.url + "/v1", api_key="none", max_retries=0) as client,
-        anthropic.AsyncAnthropic(base_url=gateway.url, api_key="none", max_retries=0) as other,
+        openai.AsyncOpenAI(base_url=gateway_with_runs.url + "/v1", api_key="none", max_retries=0) as client,
+        anthropic.AsyncAnthropic(base_url=gateway_with_runs.url, api_key="none", max_retries=0) as other,
         aiohttp.ClientSession() as session,
     ):
         chat = await client.chat.completions.create(
@@ -64,7 +52,7 @@ async def test_three_routes_a_background_run_and_its_cancel(gateway: Gateway) ->
         made = await client.responses.create(
             model="toy", input=PROMPT, temperature=0, max_output_tokens=24, background=True
         )
-        async with session.get(f"{gateway.url}/outrider/runs/{made.id}/events") as events:
+        async with session.get(f"{gateway_with_runs.url}/outrider/runs/{made.id}/events") as events:
             await events.read()
         assert (await client.responses.retrieve(made.id)).output_text == text
         long = await client.responses.create(model="toy", input=PROMPT, background=True)
@@ -72,5 +60,5 @@ async def test_three_routes_a_background_run_and_its_cancel(gateway: Gateway) ->
             await asyncio.sleep(0.01)
         assert (await client.responses.cancel(long.id)).status == "cancelled"
         async with asyncio.timeout(2):
-            while gateway.pool.lanes[0].num_in_flight:
+            while gateway_with_runs.pool.lanes[0].num_in_flight:
                 await asyncio.sleep(0.01)

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outrider import AsyncClient, RunNotFound, ServiceError, TextDelta
-from outrider.app import serving
-from outrider.config import Config, LaneSection, RunsSection, ServerSection
+from outrider.app import Gateway
 
 PROMPT = "ABCDABDCACBD"
 
 
 @pytest.fixture
-async def client(toy_folder: Path, tmp_path: Path) -> AsyncIterator[AsyncClient]:
-    lanes = (LaneSection(model=str(toy_folder), served_model_name="toy"),)
-    runs = RunsSection(url=f"sqlite+aiosqlite:///{tmp_path}/runs.sqlite", lease_s=1)
-    async with serving(Config(server=ServerSection(port=0, shutdown_grace_s=0), lanes=lanes, runs=runs)) as gateway:
-        await asyncio.wait_for(gateway.pool.lanes[0].wait_until_ready(), 60)
-        async with AsyncClient(gateway.url + "/v1") as one:
-            yield one
+async def client(gateway_with_runs: Gateway) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(gateway_with_runs.url + "/v1") as one:
+        yield one
 
 
 async def test_background_runs(client: AsyncClient) -> None:

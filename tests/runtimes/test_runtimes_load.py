@@ -120,28 +120,33 @@ async def test_a_lane_is_not_ready_before_its_abilities_are_known():
             assert lane.abilities.drafters["ngram"].max == 16
 
 
-async def test_without_loads_the_gauges_are_read():
-    """As of older versions of SGLang; one that is missing, or no gauges at all, is unknown."""
-    page = 'sglang:num_running_reqs{tp_rank="0"} 3.0\nsglang:num_queue_reqs{tp_rank="0"} 2.0\n'
+@asynccontextmanager
+async def with_gauges(page: str):
+    """A lane that is ready and tells its load by `/metrics` only, and the server behind it."""
     async with ScriptedLane() as scripted:
         scripted.overrides["/v1/loads"] = json_reply({}, 404)
-        scripted.overrides["/metrics"] = Reply(200, (("Content-Type", "text/plain"),), (page.encode(),))
+        scripted.overrides["/metrics"] = gauges(page)
         lane = Lane("a", scripted.url)
         async with watched(lane):
             await eventually(lambda: lane.is_ready)
-            assert (lane.load().num_requests, lane.load().max_running) == (5, 16)
-            scripted.overrides["/metrics"] = Reply(200, (("Content-Type", "text/plain"),), (page[:37].encode(),))
-            await eventually(lambda: lane.load() is None)
+            yield lane, scripted
+
+
+def gauges(page: str) -> Reply:
+    return Reply(200, (("Content-Type", "text/plain"),), (page.encode(),))
+
+
+async def test_without_loads_the_gauges_are_read():
+    """As of older versions of SGLang; one that is missing, or no gauges at all, is unknown."""
+    page = 'sglang:num_running_reqs{tp_rank="0"} 3.0\nsglang:num_queue_reqs{tp_rank="0"} 2.0\n'
+    async with with_gauges(page) as (lane, scripted):
+        assert (lane.load().num_requests, lane.load().max_running) == (5, 16)
+        scripted.overrides["/metrics"] = gauges(page[:37])
+        await eventually(lambda: lane.load() is None)
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "x"])
 async def test_a_gauge_that_is_no_number_is_unknown(value):
     """The lane is looked after all the same."""
-    page = f"sglang:num_running_reqs {value}\nsglang:num_queue_reqs 2.0\n"
-    async with ScriptedLane() as scripted:
-        scripted.overrides["/v1/loads"] = json_reply({}, 404)
-        scripted.overrides["/metrics"] = Reply(200, (("Content-Type", "text/plain"),), (page.encode(),))
-        lane = Lane("a", scripted.url)
-        async with watched(lane):
-            await eventually(lambda: lane.is_ready)
-            assert lane.load() is None
+    async with with_gauges(f"sglang:num_running_reqs {value}\nsglang:num_queue_reqs 2.0\n") as (lane, _):
+        assert lane.load() is None

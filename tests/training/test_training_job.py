@@ -15,9 +15,10 @@ from outrider.engine.drafters.medusa import MedusaHeads, read_medusa
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.model import LlamaModel
 from outrider.errors import ModelError
+from outrider.training import Kind
 from outrider.training.corpus import Corpus, natural_texts
 from outrider.training.features import cache_features, collate, windows
-from outrider.training.job import Job, Kind, draft_vocabulary, output_for, recipe_for, run
+from outrider.training.job import Job, draft_vocabulary, output_for, recipe_for, run
 from outrider.training.prompts import HELD_OUT_EVERY, prompts
 from outrider.training.recipes import DEPTH, score
 from random_llama import write_random_llama

@@ -109,9 +109,8 @@ async def _stream(console: Console, client: AsyncClient, prompt: Prompt, *, is_o
 def _table(pairs: list[tuple[Prompt, Timed, Timed]]) -> Table:
     from rich.table import Table
 
-    table = Table(
-        "task", "temperature", "drafter", "k", "accept length", "tokens/s", "tokens/s off", "ratio", "identical text"
-    )
+    # Words short enough for a terminal of 80 columns, where longer ones are cut.
+    table = Table("task", "T", "drafter", "k", "accept length", "tokens/s", "off", "ratio", "same text")
     for prompt, decided, plain in pairs:
         report = decided.report
         length = "-" if report.observed is None else f"{report.observed.accept_length:.2f}"

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli import bench, lanes, model, policy, train
+from outrider.cli import bench, lanes, model, policy
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
 from outrider.cli.engine import engine
 from outrider.cli.profile import profile
 from outrider.cli.serve import serve
 from outrider.cli.speedup import speedup
+from outrider.cli.train import train
 from outrider.version import __version__
 
 app = typer.Typer(
@@ -27,12 +28,12 @@ app.command()(demo)
 app.command()(doctor)
 app.command()(engine)
 app.command()(profile)
+app.command()(train)
 app.command()(speedup)
 app.add_typer(bench.app, name="bench")
 app.add_typer(policy.app, name="policy")
 app.add_typer(model.app, name="model")
 app.add_typer(lanes.app, name="lanes")
-app.add_typer(train.app, name="train")
 
 
 def _print_version(is_wanted: bool) -> None:

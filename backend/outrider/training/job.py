@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -17,6 +17,7 @@ from outrider.cost import cpu_name
 from outrider.engine.checkpoint import Weights
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.errors import ModelError
+from outrider.training import Kind
 from outrider.training.corpus import Corpus, Progress, Text, natural_texts
 from outrider.training.eagle import EagleRecipe
 from outrider.training.features import cache_features, residual_rms, windows
@@ -25,7 +26,6 @@ from outrider.training.plots import can_plot, plot
 from outrider.training.recipes import TEMPERATURES, Output, Recipe, Scores
 from outrider.training.train import Trainer, TrainSettings, TrainState, is_started
 
-Kind = Literal["eagle", "eagle3", "medusa"]
 #: Of the whole time, what data and training take.
 DATA_SHARE, TRAIN_SHARE = 0.35, 0.5
 RATES: Mapping[str, float] = {"eagle": 6e-4, "eagle3": 6e-4, "medusa": 1e-3}
