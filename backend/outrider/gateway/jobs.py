@@ -15,6 +15,7 @@ import orjson
 from outrider.dispatch.call import Call
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, InvalidRequest, RunNotFound, StoreUnavailable
+from outrider.gateway.access import seen_tenant
 from outrider.gateway.relay import Relay, whole_body
 from outrider.gateway.stream import StreamRelay
 from outrider.gateway.translate import messages_request, responses_request
@@ -109,7 +110,7 @@ class Desk:
         turns: list[list[dict[str, Any]]] = []
         while previous is not None:
             try:
-                record = await self._book.get(str(previous), tenant_of(call))
+                record = await self._book.get(str(previous), seen_tenant(call.key))
             except RunNotFound:
                 if turns or is_ours:
                     raise _no_previous(previous) from None
@@ -158,11 +159,6 @@ class _Keeping:
                 raise
             return False
         return True
-
-
-def tenant_of(call: Call) -> str | None:
-    """Whose runs the caller may see; None: all, for an administrator's key."""
-    return None if call.key is not None and call.key.section.is_admin else call.claim.tenant
 
 
 def is_background_response(call: Call) -> bool:
