@@ -74,7 +74,7 @@ def read_config(folder: Path, architectures: tuple[str, ...] = ARCHITECTURES) ->
 def architecture_of(data: Mapping[str, Any]) -> str:
     """The one architecture of a config.json, else its model type; what is neither comes as it is written."""
     names = data.get("architectures") or [data.get("model_type", "none")]
-    return str(names[0]) if isinstance(names, list) and len(names) == 1 else str(names)
+    return str(names[0]) if isinstance(names, list) and len(names) == 1 else repr(names)
 
 
 def positive(path: Path, data: Mapping[str, Any], name: str) -> int:

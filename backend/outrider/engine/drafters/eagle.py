@@ -159,7 +159,7 @@ class EagleDrafter:
         )
 
     def _static_tree(self, cache: SequenceCache, k: int) -> TopKTree:
-        """One shape for all texts, for the bench: at each depth the head ranks the children of nodes that have some."""
+        """For the bench, one shape for all texts: at each depth the head ranks the children of nodes with some."""
         paths = best_shape(self._settings.accuracy, k)
         parents, nodes = parents_of(paths), Nodes()
         rows = _TreeRows(self._head, cache, self._num_read, self._last)

@@ -43,6 +43,11 @@ class HybridDrafter:
     def observe_features(self, start: int, features: torch.Tensor) -> None:
         self._head.observe_features(start, features)
 
+    @property
+    def gain(self) -> float:
+        """Drafts of a step that the head is expected to get right."""
+        return self._gain
+
     def propose(self, k: int) -> Proposal:
         if self._num_observed:
             self._gain += STEP_WEIGHT * (self._num_observed - 1 - self._gain)
