@@ -110,7 +110,7 @@ class Engine:
         config = self.model.config
         self._is_lossy = options.is_lossy
         self.grammars = GrammarCompiler(self.tokenizer, config.vocab_size, config.eos_token_ids)
-        self.cost = cost
+        self.cost = None if cost is None else cost.with_drafters(self.drafters.digests)
         self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows, limits.max_step_rows, cost)
 
     @property
@@ -121,7 +121,7 @@ class Engine:
     def memory(self) -> dict[str, int]:
         """Bytes at most, of the target: its packed weights and the pool. Drafting models' are in `drafters.info`."""
         pool = self.pool.num_positions * self.model.cache_bytes_per_token
-        return {"weight_bytes": 2 * self.model.num_parameters, "max_cache_bytes": pool}
+        return {"weight_bytes": self.model.packed_bytes, "max_cache_bytes": pool}
 
     def check(self, request: GenerateRequest, param: str) -> None:
         """ContextLengthExceeded, naming `param`, when prompt and answer do not fit; callable from any thread.

@@ -147,10 +147,10 @@ def _hybrid(make: Callable[[GenerateRequest], EagleDrafter], request: GenerateRe
 
 def _cases(spec_bench: Path | None, max_tokens: int) -> Iterator[Case]:
     """Held-out prompts and questions by turns, each at every temperature; endless."""
-    from outrider.training.prompts import prompts
+    from outrider.training.prompts import is_held_out, prompts
     from outrider.workloads.spec_bench import load_questions, sample
 
-    held_out = (prompt for prompt in prompts() if prompt.is_held_out)
+    held_out = (prompt for prompt in prompts() if is_held_out(prompt.text))
     questions = iter(sample(load_questions(spec_bench), SEED)) if spec_bench is not None else iter(())
     while True:
         found = [(f"own-{p.index}", p.task, p.text) for p in islice(held_out, 2)]
