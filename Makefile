@@ -14,8 +14,9 @@ demo: model
 serve: model
 	@$(BIN)/outrider serve $(ARGS)
 
+# Two processes with a thread each are faster than one with two; to debug in one: ARGS="-n 0 ...".
 test: model
-	$(BIN)/python -m pytest -m "not sglang and not conformance" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not sglang and not conformance" $(ARGS)
 
 # Real SGLang on a CPU: its environment (1.5 GB, some minutes, once), and the tests of lanes that need it.
 sglang-env: $(READY)
