@@ -13,6 +13,7 @@ from outrider.cost import CostTable
 from outrider.engine.attention import Segment
 from outrider.engine.attention.choice import Attention, attention_for
 from outrider.engine.cache_pool import CachePool
+from outrider.engine.calls import CallReader
 from outrider.engine.checkpoint import ModelConfig
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DrafterSources, DraftOptions
@@ -141,7 +142,8 @@ class Engine:
         drafter = drafter or self.drafters.make(request)
         grammar = None if request.grammar is None else request.grammar.start()
         stops = StopStrings(request.stop)
-        self.scheduler.add(Sequence(request, Detokenizer(self.tokenizer), stops, drafter, grammar))
+        calls = CallReader(is_single=True) if request.ends_with_call else None
+        self.scheduler.add(Sequence(request, Detokenizer(self.tokenizer), stops, drafter, grammar, calls))
 
     def abort(self, rid: str, finish: Finish) -> Output | None:
         """End a request now; its last output, or None when it is not here."""
