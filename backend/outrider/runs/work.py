@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
-from outrider.errors import APIError, GatewayStopped, Rejected
+from outrider.errors import APIError, GatewayStopped, Rejected, RunLost
 from outrider.runs.record import Ending, Record
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ class Writer:
         """From here on the run is not tried again."""
 
     async def begin(self) -> None:
-        """Before anything is sent to a lane. Rejected when the run is not ours any more."""
+        """Before anything is sent to a lane. RunLost when the run is not ours any more."""
         self.has_begun = True
         if not await self._store.begin(self._run, self._owner, time.time()):
             raise lost()
 
     async def write(self, events: list[bytes]) -> None:
-        """Keep events; they are seen by others when this returns. Rejected when the run is not ours any more."""
+        """Keep events; they are seen by others when this returns. RunLost when the run is not ours any more."""
         if not await self._store.append(self._run, self._owner, events, time.time()):
             raise lost()
         self._on_news(self._run)
@@ -54,8 +54,8 @@ def cancelled() -> Rejected:
     return Rejected("the run was cancelled", status=409, code="run_cancelled")
 
 
-def lost() -> Rejected:
-    return Rejected("the run was deleted, or another gateway has taken it up", status=409, code="run_lost")
+def lost() -> RunLost:
+    return RunLost("the run was deleted, or another gateway has taken it up")
 
 
 def stopped() -> GatewayStopped:
