@@ -112,12 +112,11 @@ class Curve:
         All hazards are off by as many of their standard deviations: depths err together, and one draw is fast.
         """
         off = random.gauss(0.0, 1.0)
+        moved = [h + off * math.sqrt(h * (1 - h) / n) for h, n in zip(self.hazards, self.weights, strict=True)]
+        hazards = [0.0 if h < 0.0 else 1.0 if h > 1.0 else h for h in moved]
         tokens = survival = 1.0
-        for depth in range(k):
-            at = min(depth, DEPTHS - 1)
-            hazard = self.hazards[at]
-            hazard += off * math.sqrt(hazard * (1 - hazard) / self.weights[at])
-            survival *= min(max(hazard, 0.0), 1.0)
+        for hazard in (hazards + hazards[-1:] * (k - DEPTHS))[:k]:
+            survival *= hazard
             tokens += survival
         return tokens
 

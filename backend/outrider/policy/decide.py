@@ -115,6 +115,7 @@ class PolicySet:
     def learn(self, decision: Decision, feedback: Feedback) -> None:
         """Take in how a decided request went."""
         self.learner.learn(decision, feedback)
+        self._surveyor.follow(decision.kind)
 
     def _workload(self, features: Features, origin: Origin | None) -> WorkloadPolicy:
         for policy, match in self._by_task[features.task]:
