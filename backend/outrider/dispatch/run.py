@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -75,14 +75,7 @@ class Run:
             call.path, call.raw, self.plan, model=model, is_stream=call.is_stream, headers=self._headers()
         )
         asyncio.get_running_loop().call_later(_SENT_S, self._explain)
-        return self._open_in_time(self.client.open(self.lane.name, self.url, attempt))
-
-    @asynccontextmanager
-    async def _open_in_time(self, opened: AbstractAsyncContextManager[LaneAnswer]) -> AsyncIterator[LaneAnswer]:
-        async with AsyncExitStack() as stack:
-            async with self.within_deadline():
-                answer = await stack.enter_async_context(opened)
-            yield answer
+        return _InTime(self, self.client.open(self.lane.name, self.url, attempt))
 
     def within_deadline(self) -> AbstractAsyncContextManager[None]:
         """DeadlineExceeded when the request's deadline passes in the block, LaneFailed when its lane fails."""
@@ -171,8 +164,24 @@ class Run:
         }
 
 
+class _InTime:
+    """Opened within the deadline. A class, since one made of a generator costs several times as much."""
+
+    def __init__(self, run: Run, opened: AbstractAsyncContextManager[LaneAnswer]) -> None:
+        self._run, self._opened = run, opened
+
+    async def __aenter__(self) -> LaneAnswer:
+        async with self._run.within_deadline():
+            return await self._opened.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._opened.__aexit__(kind, error, trace)
+
+
 class _Scope:
-    """Ends with a deadline or a lane. A class, since one made of a generator costs several times as much."""
+    """Ends with a deadline or a lane. A class, as above."""
 
     def __init__(self, lane: Lane, left_s: float | None) -> None:
         self._lane = lane
