@@ -18,14 +18,13 @@ from outrider.errors import (
     LaneUnavailable,
     QueueFull,
     Rejected,
-    RunLost,
     RunNotFound,
     StoreUnavailable,
 )
 from outrider.runs.book import RunBook
 from outrider.runs.record import Ending, Record
 from outrider.runs.store import RunStore
-from outrider.runs.work import Work, Writer
+from outrider.runs.work import RunLost, Work, Writer
 from runs.databases import record, section, sqlite_url
 
 

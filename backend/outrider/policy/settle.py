@@ -243,11 +243,6 @@ def _enough(kind: Kind, rows: Sequence[Row], plain: Option, shut: Collection[str
     target = kind.target_rate
     if target is None:
         return None
-    options = (
-        row.option(entry, k)
-        for row in rows
-        for entry in row.usable(shut)
-        for k in entry.ks
-    )
+    options = (row.option(entry, k) for row in rows for entry in row.usable(shut) for k in entry.ks)
     enough = (option for option in (plain, *options) if option.rate >= target)
     return min(enough, key=lambda option: (option.k, -option.rate), default=None)
