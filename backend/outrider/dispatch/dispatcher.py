@@ -169,9 +169,9 @@ def _chosen(decision: Decision) -> dict[str, str | int]:
 
 @contextmanager
 def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
-    """Count the request on its key for the block, and charge what it used at the end; nothing where no lane got it.
+    """Count the request on its key for the block, and charge what it used at the end. RateLimited.
 
-    RateLimited.
+    A request of which nothing was sent to a lane uses nothing up.
     """
     key = call.key
     if key is None:
@@ -181,7 +181,10 @@ def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
     try:
         yield
     finally:
-        # Without a usage count from the lane, the events of a stream are the best known.
-        completed = outcome.num_completion_tokens
-        num_tokens = outcome.num_prompt_tokens + (outcome.num_events if completed is None else completed)
-        key.leave(num_tokens, time.monotonic(), was_sent=outcome.was_sent)
+        now_s = time.monotonic()
+        if outcome.is_sent:
+            # Without a usage count from the lane, the events of a stream are the best known.
+            completed = outcome.num_completion_tokens
+            key.leave(outcome.num_prompt_tokens + (outcome.num_events if completed is None else completed), now_s)
+        else:
+            key.give_back(now_s)

@@ -69,7 +69,7 @@ class Run:
 
         DeadlineExceeded, LaneFailed.
         """
-        call = self.call
+        call, self.outcome.is_sent = self.call, True
         model = self.model if call.body.get("model") is None else None
         attempt = lane_call(
             call.path, call.raw, self.plan, model=model, is_stream=call.is_stream, headers=self._headers()

@@ -60,7 +60,10 @@ class Sink(Protocol):
 
 
 async def whole_body(run: Run) -> tuple[bytes, Mapping[str, str]]:
-    """The whole answer with the report in it, and headers. Raises what the lane reports as failed, and LaneFailed."""
+    """The whole answer with the report in it, and headers. Raises what the lane reports as failed, and LaneFailed.
+
+    The run has not succeeded yet: that is for the caller to say.
+    """
     async with run.open() as answer:
         async with run.within_deadline():
             raw = await answer.body()
@@ -74,7 +77,6 @@ async def whole_body(run: Run) -> tuple[bytes, Mapping[str, str]]:
     run.outcome.num_completion_tokens = sum(counts) if counts else None
     run.outcome.text = dialect.text(bodies[0])
     shown = with_report(run, without_stats(run, raw, bodies[0]) or raw)
-    run.succeed()
     return shown, passed_headers(answer.headers)
 
 
