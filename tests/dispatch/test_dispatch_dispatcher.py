@@ -129,19 +129,6 @@ async def test_no_ready_lane_is_unavailable():
         p.assert_free(503)
 
 
-async def test_a_key_does_not_pay_for_what_no_lane_got():
-    """One that is refused for want of a lane; what a lane got counts, whatever became of it."""
-    key = Key(KeySection(name="k", sha256="0" * 64, requests_per_min=9), time.monotonic())
-    async with parts(lambda _request: error_reply(400)) as p:
-        with pytest.raises(RequestError):
-            await relay(p.dispatcher, make_call(key=key))
-        assert key.headers()["x-ratelimit-remaining-requests"] == "8"
-        p.lane.fails("broke")
-        with pytest.raises(LaneUnavailable):
-            await relay(p.dispatcher, make_call(key=key))
-        assert key.headers()["x-ratelimit-remaining-requests"] == "8"
-
-
 async def test_queue_errors_are_outcomes():
     """A full queue and a wait that is too long."""
     async with parts(max_in_flight=1, max_queued=0) as p:

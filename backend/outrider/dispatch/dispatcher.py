@@ -94,7 +94,6 @@ class Dispatcher:
                 async with self._admission.slot(call.claim):
                     outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
                     run = self._start(call, model, outcome)
-                    outcome.was_sent = True
                     try:
                         yield run
                     finally:

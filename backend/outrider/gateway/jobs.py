@@ -15,6 +15,7 @@ import orjson
 from outrider.dispatch.call import Call
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, InvalidRequest, RouteNotFound, RunNotFound, StoreUnavailable
+from outrider.gateway.access import seen_tenant
 from outrider.gateway.relay import Relay, whole_body
 from outrider.gateway.stream import StreamRelay
 from outrider.gateway.translate import messages_request, responses_request

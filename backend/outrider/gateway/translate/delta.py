@@ -40,7 +40,7 @@ def read_delta(chunk: Mapping[str, Any]) -> Delta:
     known = usage if isinstance(usage, Mapping) else None
     choices = choices_of(chunk)
     if not choices:
-        return Delta(usage=usage)
+        return Delta(usage=known)
     choice = choices[0]
     said = _typed(choice, "delta", dict) or _typed(choice, "message", dict) or {}
     return Delta(
@@ -49,7 +49,7 @@ def read_delta(chunk: Mapping[str, Any]) -> Delta:
         calls=[_call(i, call) for i, call in enumerate(_typed(said, "tool_calls", list) or [])],
         finish_reason=_typed(choice, "finish_reason", str),
         matched_stop=choice.get("matched_stop"),
-        usage=usage,
+        usage=known,
     )
 
 

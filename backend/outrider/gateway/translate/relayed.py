@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import orjson
 
 from outrider.dispatch.run import Run
-from outrider.errors import APIError, LaneFailed
+from outrider.errors import APIError
 from outrider.gateway.stream import StreamRelay
 from outrider.gateway.translate.delta import Delta, read_delta
 from outrider.gateway.translate.messages_answer import MessagesAnswer
