@@ -189,9 +189,7 @@ def test_how_a_choice_bounds_the_request(model_folder: Path) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize(
-    "plan", [{}, {"custom_params": {"outrider": {"drafter": "ngram", "k": 4}}}], ids=["off", "on"]
-)
+@pytest.mark.parametrize("plan", [{"drafter": "off", "k": 0}, {"drafter": "ngram", "k": 4}], ids=["off", "on"])
 def test_the_one_allowed_call_ends_the_answer(model_folder: Path, plan: dict[str, Any]) -> None:
     """There and nowhere else: an end mark in the text before it or inside its arguments cuts nothing."""
     engine = Engine(model_folder, EngineLimits(max_running=1))
