@@ -69,7 +69,7 @@ async def test_who_is_silent_loses_the_run_and_can_add_nothing_to_it(tmp_path):
         await goes_on.wait()
         try:
             await writer.write([b"late"])
-        except Rejected as error:
+        except RunLost as error:
             refusals.append(error.code)
             raise
         return Ending("completed")
@@ -379,6 +379,7 @@ async def test_what_others_left_is_taken_up_as_far_as_there_is_room(tmp_path):
 async def test_a_clock_that_jumps_takes_no_run_from_a_living_process(tmp_path, monkeypatch):
     """Hours forward and back, at every look: two processes keep their own runs, and each runs once."""
     real, jumps, begun = time.time, itertools.cycle([3600.0, -3600.0, 86400.0, 0.0]), []
+    far = {"lease_s": 0.8, "keep_s": 10.0**7}
     goes_on = asyncio.Event()
 
     def work(name):
@@ -391,7 +392,7 @@ async def test_a_clock_that_jumps_takes_no_run_from_a_living_process(tmp_path, m
         return work
 
     monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
-    async with book(tmp_path, lease_s=0.8) as one, book(tmp_path, lease_s=0.8) as two:
+    async with book(tmp_path, **far) as one, book(tmp_path, **far) as two:
         for i, found in enumerate((one, two, one, two)):
             await found.create(fresh(f"run_{i}", deadline_at=real() + 10**6), work(f"run_{i}"))
         await asyncio.sleep(1.6)
