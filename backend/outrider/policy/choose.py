@@ -17,7 +17,7 @@ from outrider.policy.features import Features
 from outrider.policy.learning import Learner
 from outrider.policy.limits import Band, WorkloadPolicy
 from outrider.policy.options import Entry, Menu, Row
-from outrider.policy.rounds import Occupancy, context_bucket, occupancy
+from outrider.policy.rounds import context_bucket, occupancy
 
 #: Kinds of requests, and menus of one kind, that are remembered.
 _MAX_KINDS, _MAX_ROWS = 4096, 1024
