@@ -116,6 +116,9 @@ class Row:
     """Of all others, or nearly so."""
     fastest_rate: float = field(init=False)
     """Its tokens per second; 0 without one."""
+    _best: Option | None = None
+    _plain: Option | None = None
+    """The fastest, and plain decoding, once they were asked for."""
 
     def __post_init__(self) -> None:
         running, waiting, _ = self.seen
@@ -134,7 +137,16 @@ class Row:
     @property
     def plain(self) -> Option:
         """Plain decoding on this lane."""
-        return Option(self.plain_rate, -self.num_others, self.lane, OFF, 0, self.seen)
+        if self._plain is None:
+            self._plain = Option(self.plain_rate, -self.num_others, self.lane, OFF, 0, self.seen)
+        return self._plain
+
+    @property
+    def best(self) -> Option | None:
+        """The fastest."""
+        if self._best is None and self.fastest is not None:
+            self._best = self.option(self.fastest)
+        return self._best
 
     def usable(self, shut: Collection[str] = ()) -> Sequence[Entry]:
         """Without `shut` drafters, and without those that were made for less context than this prompt's."""
@@ -154,7 +166,7 @@ class Row:
         self.shut = shut
 
     def _rank(self, shut: frozenset[str]) -> None:
-        self.fastest, self.fastest_rate = None, 0.0
+        self._best, self.fastest, self.fastest_rate = None, None, 0.0
         entries, rates = self.menu.entries, self.rates
         if shut:
             rates = [rate * (entry.drafter.drafter not in shut) for entry, rate in zip(entries, rates, strict=True)]
@@ -174,8 +186,10 @@ class Row:
 
     def rate_of(self, drafter: str, k: int | None = None) -> float:
         """Tokens per second of a drafter with this k or its best; 0 where it may not be used."""
-        entry = self.entry(drafter, k)
-        return 0.0 if entry is None else self.rate(entry, entry.k if k is None else k)
+        entry = self.menu.by_drafter.get(drafter)
+        if entry is None or (k is not None and k not in entry.ks) or (self.is_bounded and not self._reaches(entry)):
+            return 0.0
+        return entry.rates[entry.k if k is None else k] * self.factors[entry.place + 1] * self.share
 
     def rate(self, entry: Entry, k: int) -> float:
         """Tokens per second."""

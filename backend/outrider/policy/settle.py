@@ -168,17 +168,18 @@ class Settler:
 
     def _drawn_rates(self, kind: Kind, rows: Sequence[Row], drafters: Collection[str]) -> dict[str, float]:
         """Thompson sampling: each drafter's best rate with hazards drawn from what is believed of them."""
-        fastest: dict[str, tuple[float, Entry]] = {}
+        rate_of: dict[str, float] = {}
+        entry_of: dict[str, Entry] = {}
         for row in rows if drafters else ():
             share = row.share
             for entry, rate in zip(row.menu.entries, row.rates, strict=True):
-                name, rate = entry.drafter.drafter, rate * share
-                if rate and name in drafters and (name not in fastest or rate > fastest[name][0]):
-                    fastest[name] = rate, entry
+                name = entry.drafter.drafter
+                if name in drafters and rate * share > rate_of.get(name, 0.0):
+                    rate_of[name], entry_of[name] = rate * share, entry
         random, rates = self.learner.random, {}
-        for name, (rate, entry) in fastest.items():
+        for name, entry in entry_of.items():
             curve = self.surveyor.curve(kind, name, is_sampled=entry.drafter.is_sampled)
-            rates[name] = rate * curve.drawn(entry.k, random) / curve.tokens[entry.k]
+            rates[name] = rate_of[name] * curve.drawn(entry.k, random) / curve.tokens[entry.k]
         return rates
 
 
@@ -200,10 +201,7 @@ def _leaders(rows: Sequence[Row], shut: frozenset[str]) -> tuple[Option | None, 
             plain = row
         if row.fastest_rate >= fastest_rate and (fastest is None or row.num_others < fastest.num_others):
             fastest = row
-    return (
-        plain.plain if plain and plain_rate else None,
-        fastest.option(fastest.fastest) if fastest and fastest.fastest else None,
-    )
+    return plain.plain if plain and plain_rate else None, fastest.best if fastest else None
 
 
 def plain_of(rows: Sequence[Row]) -> Option | None:
