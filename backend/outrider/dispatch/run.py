@@ -143,9 +143,9 @@ class Run:
         """The answer's `outrider` object, as far as it is known now."""
         call, decision = self.call, self.decision
         stats = self.outcome.stats
-        return Report(
+        return Report.model_construct(  # nothing of it comes from outside
             requested=call.hints.model_dump(exclude_unset=True),
-            effective=WirePlan(drafter=self.plan.drafter, k=self.plan.k),
+            effective=WirePlan.model_construct(drafter=self.plan.drafter, k=self.plan.k),
             observed=None if stats is None else stats.observed(),
             lane=self.lane.name,
             workload=decision.workload,

@@ -101,7 +101,8 @@ async def copy_stream(answer: LaneAnswer, relay: Relay, sink: Sink) -> None:
                 await _send(relay, sink, await relay.settle())
         await _send(relay, sink, relay.end())
     except APIError as error:
-        await _send(relay, sink, relay.fail(error))
+        if not relay.is_over:  # else all was told, and only the connection's end was waited for
+            await _send(relay, sink, relay.fail(error))
     if relay.failure is None:
         relay.run.succeed()
 
@@ -133,7 +134,10 @@ class _Client:
         """Preceded by the head when these are the first bytes."""
         if not self.response.prepared:
             await self.response.prepare(self.request)
-        await self.response.write(data)
+        if is_last:
+            await self.response.write_eof(data)  # with the body's end in one packet
+        else:
+            await self.response.write(data)
 
     async def fail(self, data: bytes) -> None:
         """Without the client's reading, the end of the connection is what tells it."""
