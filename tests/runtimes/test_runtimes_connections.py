@@ -37,7 +37,8 @@ async def server(*answers):
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", asked
         for writer in writers:
-            writer.transport.abort()
+            if not writer.is_closing():
+                writer.transport.abort()
         await asyncio.sleep(0.02)
 
 
