@@ -68,7 +68,7 @@ async def test_who_is_silent_loses_the_run_and_can_add_nothing_to_it(tmp_path):
         await goes_on.wait()
         try:
             await writer.write([b"late"])
-        except Rejected as error:
+        except RunLost as error:
             refusals.append(error.code)
             raise
         return Ending("completed")
@@ -237,10 +237,10 @@ async def test_no_run_is_accepted_that_nobody_looks_after(tmp_path, caplog):
     assert "not looked after" in caplog.text
 
 
-def locked(folder):
-    """Hold the file's only writer's place."""
-    other = sqlite3.connect(folder / "runs.sqlite", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
+async def locked(folder):
+    """Hold the file's only writer's place; it is waited for beside the loop, on which who has it may depend."""
+    other = sqlite3.connect(folder / "runs.sqlite", isolation_level=None, check_same_thread=False)
+    await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
     return other
 
 
@@ -323,7 +323,7 @@ async def test_a_run_that_is_stored_while_the_process_comes_to_rest_waits_for_th
 
     async with book(tmp_path, lease_s=1000) as found:
         await asyncio.sleep(0.1)
-        other = locked(tmp_path)
+        other = await locked(tmp_path)
         creating = asyncio.create_task(found.create(fresh(), work))
         await asyncio.sleep(0.1)
         found.rest()
@@ -378,6 +378,7 @@ async def test_what_others_left_is_taken_up_as_far_as_there_is_room(tmp_path):
 async def test_a_clock_that_jumps_takes_no_run_from_a_living_process(tmp_path, monkeypatch):
     """Hours forward and back, at every look: two processes keep their own runs, and each runs once."""
     real, jumps, begun = time.time, itertools.cycle([3600.0, -3600.0, 86400.0, 0.0]), []
+    far = {"lease_s": 0.8, "keep_s": 10.0**7}
     goes_on = asyncio.Event()
 
     def work(name):
@@ -390,7 +391,7 @@ async def test_a_clock_that_jumps_takes_no_run_from_a_living_process(tmp_path, m
         return work
 
     monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
-    async with book(tmp_path, lease_s=0.8) as one, book(tmp_path, lease_s=0.8) as two:
+    async with book(tmp_path, **far) as one, book(tmp_path, **far) as two:
         for i, found in enumerate((one, two, one, two)):
             await found.create(fresh(f"run_{i}", deadline_at=real() + 10**6), work(f"run_{i}"))
         await asyncio.sleep(1.6)
@@ -440,7 +441,7 @@ async def test_how_the_store_does_is_told(tmp_path):
     async with book(tmp_path, lease_s=0.1, timeout_s=0.2) as found:
         await asyncio.sleep(0.1)
         assert found.state == "ok"
-        other = locked(tmp_path)
+        other = await locked(tmp_path)
         async with asyncio.timeout(5):
             while found.state != "store unavailable":
                 await asyncio.sleep(0.01)

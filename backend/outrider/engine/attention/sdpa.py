@@ -64,7 +64,7 @@ class SdpaAttention:
         self._parts = [_Part(config, group, table.device) for group in groups]
 
     def __call__(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
-        """qkv [R, (heads + 2 kv_heads) * head_dim] float32, contiguous -> attention output [R, heads * head_dim].
+        """qkv [R, (heads + 2 kv_heads) * head_dim], contiguous -> attention output [R, heads * head_dim].
 
         Writes the caches, and turns `qkv` where it lies.
         """
