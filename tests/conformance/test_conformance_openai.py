@@ -129,7 +129,7 @@ async def _store(gateway: Gateway, section: RunsSection, model: object) -> None:
     told = [data for _, data in await store.events(made, 0, 999)]
     for name in STORED:
         await store.add(replace(record, id=name, status="in_progress", owner="tests", num_events=0))
-        await store.end(name, Ending("completed", told, record.answer), time.time(), 600.0)
+        await store.end(name, "tests", Ending("completed", told, record.answer), time.time(), 600.0)
     await store.close()
 
 
