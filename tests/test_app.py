@@ -196,17 +196,10 @@ async def test_sighup_reads_policies_again(tmp_path):
     assert seen == [("default", "more")]
 
 
-async def test_with_a_certificate_it_serves_https(tmp_path):
+async def test_with_a_certificate_it_serves_https(tmp_path, certificate):
     """The address says so, and plain HTTP is not answered; a file that is no certificate stops the start."""
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    made = await asyncio.create_subprocess_exec(
-        *command, "-keyout", str(key), "-out", str(certificate), stderr=asyncio.subprocess.DEVNULL
-    )
-    assert await made.wait() == 0
-    trusting = ssl.create_default_context(cafile=str(certificate))
-    async with serving(config(tls_certificate=certificate, tls_key=key), lanes=[]) as gateway:
+    trusting = ssl.create_default_context(cafile=str(certificate[0]))
+    async with serving(config(tls_certificate=certificate[0], tls_key=certificate[1]), lanes=[]) as gateway:
         assert gateway.url.startswith("https://")
         async with aiohttp.ClientSession() as http:
             async with http.get(gateway.url + "/live", ssl=trusting) as response:

@@ -145,6 +145,15 @@ async def test_leaving_early_closes_and_aborts():
         assert scripted.aborted == [request.json()["rid"] for request in generations(scripted)]
 
 
+async def test_an_answer_in_an_encoding_is_refused_and_told_to_stop():
+    """It was not asked for, and nothing here would read it."""
+    encoded = (*EVENTS, ("Content-Encoding", "gzip"))
+    async with lane_and_client(b"\x1f\x8b", Fault.HANG, headers=encoded) as (scripted, client):
+        with pytest.raises(LaneFailed, match="encoding gzip"):
+            await read_stream(client, scripted.url)
+        await eventually(lambda: len(scripted.disconnects) == 1 and len(scripted.aborted) == 1)
+
+
 async def test_an_abort_that_fails_is_counted_and_ignored():
     """The closed connection says the same."""
     async with lane_and_client(ONE, Fault.HANG) as (scripted, client):

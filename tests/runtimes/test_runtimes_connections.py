@@ -17,7 +17,7 @@ _ENDS = re.compile(rb"(?i)connection: close|OK\r\n\r\n")
 
 
 @asynccontextmanager
-async def server(*answers):
+async def server(*answers, tls=None):
     """Writes the next answer to each request, in parts or whole, and closes behind some. Gives URL and requests."""
     left, asked, writers = list(answers), [], []
 
@@ -34,7 +34,7 @@ async def server(*answers):
                     break
         writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as listening:
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", asked
         for writer in writers:
             if not writer.is_closing():
@@ -157,3 +157,41 @@ async def test_a_server_without_tls_is_not_spoken_to_over_it():
     async with server(b"garbage") as (url, _), pool() as connections:
         with pytest.raises((ssl.SSLError, ConnectionError, TimeoutError)):
             await connections.take(url.replace("http:", "https:"))
+
+
+async def test_over_tls_a_server_must_prove_who_it_is(certificate, monkeypatch):
+    """One whose certificate is trusted on this machine is spoken to, and its connection used again."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    good = OK + b"Content-Length: 2\r\n\r\nhi"
+    async with server(good, good, tls=context) as (url, _):
+        url = url.replace("http:", "https:")
+        async with pool() as connections:
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await connections.take(url)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        async with pool() as connections:
+            assert await ask(connections, url) == (200, b"hi", False)
+            assert await ask(connections, url) == (200, b"hi", True)
+
+
+async def test_paths_of_a_server_share_its_connections():
+    """Whatever the URL names beside the server."""
+    good = OK + b"Content-Length: 0\r\n\r\n"
+    async with server(good, good) as (url, _), pool() as connections:
+        await ask(connections, url + "/ready")
+        assert await ask(connections, url + "/metrics") == (200, b"", True)
+
+
+async def test_idle_connections_of_a_server_that_is_asked_no_more_are_closed():
+    """When a connection to another one is made, once they are old."""
+    good = OK + b"Content-Length: 0\r\n\r\n"
+    async with server(good, good) as (one, _), server(good) as (other, _), pool(keep_alive_s=0.02) as connections:
+        connection = await connections.take(one)
+        begin(connection, one, Request("/a"))
+        await connection.read_all()
+        connections.give_back(one, connection)
+        await asyncio.sleep(0.05)
+        assert connection.is_open
+        await ask(connections, other)
+        assert not connection.is_open

@@ -126,8 +126,12 @@ class _Opened:
     async def __aenter__(self) -> LaneAnswer:
         is_running = True
         try:
-            with _Translated(self._lane):
-                connection = await self._post()
+            try:
+                with _Translated(self._lane):
+                    connection = await self._post()
+            except LaneFailed:
+                is_running = False
+                raise
             if connection.status != 200:
                 is_running = False
                 raise error_of_response(connection.status, await _error_body(connection))
@@ -136,9 +140,6 @@ class _Opened:
                 raise LaneFailed(f"lane {self._lane} answered in the encoding {encoding}, which it was not asked for")
             self._answer = LaneAnswer(self._lane, connection)
             return self._answer
-        except LaneFailed:
-            is_running = False
-            raise
         finally:
             if self._answer is None:
                 self._end(is_running=is_running)

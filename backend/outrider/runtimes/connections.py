@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import time
 from collections.abc import Mapping
@@ -23,9 +24,8 @@ _NO_BODY = frozenset({204, 304})
 class Origin(NamedTuple):
     """A server as its URL names it."""
 
-    host: str
-    port: int
-    is_tls: bool
+    server: tuple[str, int, bool]
+    """Host, port, and whether it is spoken to over TLS."""
     prefix: str
     """Of every path."""
     fixed: str
@@ -41,7 +41,7 @@ def origin_of(text: str) -> Origin:
     fixed = f"{hdrs.HOST}: {url.host_port_subcomponent}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
     if (auth := BasicAuth.from_url(url)) is not None:
         fixed += f"{hdrs.AUTHORIZATION}: {auth.encode()}\r\n"
-    return Origin(url.raw_host, url.port, url.scheme == "https", url.raw_path.rstrip("/"), fixed)
+    return Origin((url.raw_host, url.port, url.scheme == "https"), url.raw_path.rstrip("/"), fixed)
 
 
 class Request(NamedTuple):
@@ -225,38 +225,45 @@ class Connections:
     def __init__(self, *, keep_alive_s: float, connect_timeout_s: float) -> None:
         self._keep_alive_s = keep_alive_s
         self._connect_timeout_s = connect_timeout_s
-        self._idle: dict[str, list[Connection]] = {}
+        self._idle: dict[tuple[str, int, bool], list[Connection]] = {}
         self._tls: ssl.SSLContext | None = None
 
     async def take(self, url: str) -> Connection:
         """An idle connection to the server of `url`, or a new one. OSError when there is none to be had."""
-        idle, oldest_s = self._idle.get(url), time.monotonic() - self._keep_alive_s
+        server = host, port, is_tls = origin_of(url).server
+        idle, oldest_s = self._idle.get(server), time.monotonic() - self._keep_alive_s
         while idle:
             connection = idle.pop()
-            if connection.idle_since_s < oldest_s:
-                _close_all([connection, *idle])
-                idle.clear()
-            elif connection.is_open:
+            if connection.is_open and connection.idle_since_s >= oldest_s:
                 return connection
-        origin = origin_of(url)
+            connection.close()
+        self._forget(oldest_s)
         async with asyncio.timeout(self._connect_timeout_s):
-            tls = self._context() if origin.is_tls else None
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(Connection, origin.host, origin.port, ssl=tls)
+            tls = self._context() if is_tls else None
+            _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=tls)
         return connection
+
+    def _forget(self, oldest_s: float) -> None:
+        """Close what is idle since before: of a server that is asked no more nobody else would."""
+        for server, idle in list(self._idle.items()):
+            kept = [one for one in idle if one.is_open and one.idle_since_s >= oldest_s]
+            for connection in idle:
+                if connection not in kept:
+                    connection.close()
+            self._idle[server] = kept
+            if not kept:
+                del self._idle[server]
 
     def give_back(self, url: str, connection: Connection) -> None:
         """For others, where that may be; it is closed otherwise, with whatever it still carries."""
         if connection.can_be_reused:
             connection.idle_since_s = time.monotonic()
-            self._idle.setdefault(url, []).append(connection)
+            self._idle.setdefault(origin_of(url).server, []).append(connection)
         else:
             connection.close()
 
     def close(self) -> None:
-        for idle in self._idle.values():
-            _close_all(idle)
-        self._idle.clear()
+        self._forget(math.inf)
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -267,8 +274,3 @@ class Connections:
 def begin(connection: Connection, url: str, request: Request) -> None:
     """Send the request; its answer is the connection's from then on."""
     connection.send(_head(origin_of(url), request), request.body)
-
-
-def _close_all(connections: list[Connection]) -> None:
-    for connection in connections:
-        connection.close()
