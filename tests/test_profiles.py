@@ -59,6 +59,8 @@ def test_k_and_the_verified_tokens_have_defaults(tmp_path):
         ("{name: a, kind: sglang, speculation: {drafter: ngram, k: 3, draft_tokens: 8}}", "lanes.0.spec", "is k + 1"),
         ("{name: a, kind: url, urls: []}", "lanes.0.urls: ", "at least 1"),
         ("{name: a, kind: url, urls: ['ftp://x']}", "lanes.0.urls.0: ", "pattern"),
+        ("{name: a, kind: url, urls: ['http://x/?a=1']}", "lanes.0.urls.0: ", "pattern"),
+        ("{name: a, kind: url, urls: ['http://x:high']}", "lanes.0.urls.0: ", "Port"),
         ("{name: a, kind: url, urls: ['https://x'], resolve: true}", "lanes.0: ", "http URLs"),
     ],
 )

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from outrider.core import MAX_K
 
@@ -155,12 +165,22 @@ _OWN_FLAGS = frozenset({
 })  # fmt: skip
 
 
+def _with_port(url: str) -> str:
+    if urlsplit(url).port == 0:  # ValueError for what is none
+        raise ValueError("Port 0 is no server's")
+    return url
+
+
+#: Without query and fragment: routes of the server come behind it.
+LaneUrl = Annotated[str, Field(pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$"), AfterValidator(_with_port)]
+
+
 class UrlSection(Section):
     """Lanes that somebody else runs: one for every URL or, with `resolve`, for every address of a name."""
 
     name: LaneName
     kind: Literal["url"]
-    urls: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://[^/\s]+(/[^\s]*)?$")], ...], Field(min_length=1)]
+    urls: Annotated[tuple[LaneUrl, ...], Field(min_length=1)]
     resolve: bool = False
     """The host name of each URL stands for many servers; it is resolved again and again."""
     refresh_s: Annotated[float, Field(gt=0)] = 10.0
