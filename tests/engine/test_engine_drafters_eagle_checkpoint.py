@@ -104,6 +104,13 @@ def test_another_models_head_is_refused_with_both_shapes(tmp_path: Path, target:
         read_head(path.parent, read_config(target))
 
 
+def write_changed(folder: Path, target: Path, change: dict[str, object]) -> None:
+    """A head whose config says something else in these fields."""
+    write_head(folder, random_head(target, "eagle3", range(40)))
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -119,9 +126,7 @@ def test_what_would_change_the_network_is_refused(
     target: Path, tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     """Nothing of a config is passed over that this engine does not do."""
-    write_head(tmp_path, random_head(target, "eagle3", range(40)))
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    write_changed(tmp_path, target, change)
     with pytest.raises(ModelError, match=message):
         read_head(tmp_path, read_config(target))
 
@@ -167,9 +172,7 @@ def test_a_malformed_config_is_refused_by_field(
     target: Path, tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     """With the file, the field and what was expected; never another kind of error."""
-    write_head(tmp_path, random_head(target, "eagle3", range(40)))
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    write_changed(tmp_path, target, change)
     with pytest.raises(ModelError, match=message) as refused:
         read_head(tmp_path, read_config(target))
     assert str(tmp_path) in refused.value.message

@@ -28,6 +28,7 @@ from runs.databases import full_disk
 
 TEXT = "".join(SENTENCE)
 RUNS = "/outrider/runs/"
+EVENTS = (("Content-Type", "text/event-stream"),)
 BACKGROUND = {"outrider": {"background": True}}
 
 
@@ -39,7 +40,7 @@ def section(folder, **options):
 def hang_after(num):
     """So many pieces of the sentence, then silence."""
     steps = chat_reply(stream=True).steps
-    return Reply(200, (("Content-Type", "text/event-stream"),), (*steps[: num + 1], Fault.HANG))
+    return Reply(200, EVENTS, (*steps[: num + 1], Fault.HANG))
 
 
 def paced(delay_s=0.004):
@@ -293,6 +294,22 @@ async def test_a_gateway_that_is_stopped_fails_what_had_begun_and_leaves_the_res
         assert text_of(resumed) == TEXT and (await show(w, waiting))["status"] == "completed"
         assert len([one for one in w.scripted.requests if one.path == CHAT]) == 1
         assert w.outcomes[0][0].claim.priority == "bulk"
+
+
+async def test_a_gateway_that_is_to_stop_begins_no_run_more(tmp_path):
+    """Though a place becomes free while it waits for what has begun, which is completed: the next one does it."""
+    admission = AdmissionSection(max_in_flight=1)
+    slow = Reply(200, EVENTS, (0.4, *chat_reply(stream=True).steps))
+    server = {"shutdown_grace_s": 5.0}
+    async with world(lambda _request: slow, runs=section(tmp_path), admission=admission, server=server) as w:
+        begun, waiting = await start(w), await start(w)
+        await eventually(lambda: w.scripted.requests)
+        scripted = w.scripted
+    assert len([one for one in scripted.requests if one.path == CHAT]) == 1
+    async with world(runs=section(tmp_path)) as w:
+        assert text_of(await read_events(w, begun)) == TEXT
+        assert (await show(w, begun))["status"] == "completed"
+        assert text_of(await read_events(w, waiting)) == TEXT
 
 
 async def test_random_stops_lose_and_repeat_nothing(tmp_path):

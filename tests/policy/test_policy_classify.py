@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from not_run import not_run
 from outrider.core import TASKS
 from outrider.policy.classify import classify
 
@@ -87,11 +88,11 @@ def test_any_text_gets_a_known_task(text: str, system: str) -> None:
     assert classify(text, system) in TASKS
 
 
-@pytest.mark.skipif(not SPEC_BENCH, reason="$OUTRIDER_SPEC_BENCH names no file of Spec-Bench's questions")
 def test_spec_bench_accuracy() -> None:
     """At least 95 % of first turns, 80 % of each category; the rules were written with these prompts in view."""
+    if not SPEC_BENCH:
+        not_run("the classifier on Spec-Bench: $OUTRIDER_SPEC_BENCH names no file of its questions")
     hits: dict[str, list[bool]] = defaultdict(list)
-    assert SPEC_BENCH is not None
     for line in Path(SPEC_BENCH).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         hits[row["category"]].append(classify(row["turns"][0]) in EXPECTED.get(row["category"], {"chat"}))
