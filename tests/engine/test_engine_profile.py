@@ -144,7 +144,7 @@ def test_a_drafter_that_fails_is_no_row(toy_folder: Path) -> None:
     assert not engine.has_work
 
 
-def test_costs_are_of_the_head_they_were_measured_with(tmp_path: Path) -> None:
+def test_costs_are_of_the_head_they_were_measured_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Another folder's head, and the same one in 8 bits, have no measured cost; other drafters keep theirs."""
     target = tmp_path / "target"
     write_random_llama(target, num_layers=3)
@@ -164,8 +164,11 @@ def test_costs_are_of_the_head_they_were_measured_with(tmp_path: Path) -> None:
         assert cost is not None and cost.drafters.keys() == cost.draft_s.keys()
         return set(cost.drafters)
 
-    assert known(one) == {"ngram", "layer_skip", "eagle2", "medusa"}
+    assert known(one) == {"ngram", "layer_skip", "eagle2", "medusa"} and "left out" not in caplog.text
     assert known(replace(one, eagle=(tmp_path / "two",))) == {"ngram", "layer_skip", "medusa"}
+    assert "left out: eagle2" in caplog.text
+    caplog.clear()
     if has_fbgemm():
         assert known(replace(one, is_int8=True)) == {"ngram", "layer_skip"}
-    assert known(DraftOptions()) == {"ngram", "layer_skip"}
+    caplog.clear()
+    assert known(DraftOptions()) == {"ngram", "layer_skip"} and "left out" not in caplog.text

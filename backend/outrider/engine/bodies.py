@@ -250,4 +250,4 @@ def validated(kind: type[BodyT], data: object) -> BodyT:
         first = max(error.errors(include_url=False), key=lambda problem: len(problem["loc"]))
         # Branch names of unions are ours, not the caller's: keep field names and list positions.
         parts = [str(part) for part in first["loc"] if isinstance(part, int) or _FIELD.fullmatch(part)]
-        raise InvalidRequest(first["msg"], param=".".join(parts) or "body") from error
+        raise InvalidRequest(first["msg"].removeprefix("Value error, "), param=".".join(parts) or "body") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,8 @@ from outrider.speculation.proposal import SampledTree, TopKTree
 from outrider.speculation.target import History, Target
 from outrider.speculation.typical import typical_acceptance
 from outrider.speculation.verify import verify
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class Engine:
         config = self.model.config
         self._is_lossy = options.is_lossy
         self.grammars = GrammarCompiler(self.tokenizer, config.vocab_size, config.eos_token_ids)
-        self.cost = None if cost is None else cost.with_drafters(self.drafters.digests)
+        self.cost = None if cost is None else _known(cost, self.drafters)
         self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows, limits.max_step_rows, cost)
 
     @property
@@ -233,3 +236,13 @@ class Engine:
             near_ties = tuple(position + depth for depth in verified.near_ties if depth < len(emitted))
         output = self._output(sequence, text, emitted)
         return replace(output, logprobs=logprobs, near_ties=near_ties, num_accepted=sequence.num_accepted)
+
+
+def _known(cost: CostTable, drafters: DrafterSources) -> CostTable:
+    """Without times of other weights or layers than these drafters have; the log says which."""
+    known = cost.with_drafters(drafters.digests)
+    if others := sorted((cost.drafters.keys() - known.drafters.keys()) & drafters.makers.keys()):
+        log.warning(
+            "measured with other weights or layers and left out: %s; outrider profile again", ", ".join(others)
+        )
+    return known
