@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
 from outrider.cli.bench.gateway import Figures, _measure, aims, percentile, summarise
 from outrider.cli.bench.peers import peer_server
 from outrider.cli.bench.servers import server
+from outrider.cli.main import app
 from outrider.errors import ConfigError
 
 
@@ -57,3 +59,11 @@ async def test_one_round_over_the_lane_and_our_gateway():
     assert len(seen.lag_s) == len(direct.lag_s) > 0
     assert row.abort_max is not None
     assert set(seen.abort_s) == {"whole", "silent prefill", "mid-stream"}
+
+
+@pytest.mark.parametrize("option", ["--peer", "--json"])
+def test_what_a_running_lane_gives_no_figures_for_is_refused_by_name(option):
+    """It would be ignored."""
+    result = CliRunner().invoke(app, ["bench", "gateway", "--lane", "http://127.0.0.1:1", option, "x"])
+    assert isinstance(result.exception, ConfigError)
+    assert option in str(result.exception)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
+
+from outrider.errors import ConfigError
 
 #: New objects before the young are looked at, and how often those before the older and before all.
 _COLLECT = (5_000, 10, 20)
@@ -33,6 +35,12 @@ def run_async(main: Coroutine[Any, Any, None]) -> None:
             uvloop.run(main)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def refuse(given: Mapping[str, object], why: str) -> None:
+    """ConfigError names the options that were given and would be ignored, and says why."""
+    if unused := [name for name, value in given.items() if value is not None]:
+        raise ConfigError(f"{', '.join(unused)}: {why}")
 
 
 def _allow_files() -> None:

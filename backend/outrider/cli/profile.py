@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider.cli.console import progress_bar
+from outrider.cli.console import progress_bar, refuse
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 from outrider.errors import ConfigError
 
@@ -38,8 +38,8 @@ def profile(
     from outrider.engine.skip_search import find_layers
     from outrider.workloads.prompts import load_prompts
 
-    if prompts is not None and not layer_search:
-        raise ConfigError("--prompts: those of the search for layers, which --no-layer-search leaves out")
+    if not layer_search:
+        refuse({"--prompts": prompts}, "those of the search for layers, which --no-layer-search leaves out")
     folder = locate(model, cache_dir())
     texts = load_prompts(prompts or packaged_data("workloads") / "tasks.yaml") if layer_search else []
     if layer_search and len(texts) < 2:

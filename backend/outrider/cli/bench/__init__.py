@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,9 +13,8 @@ from outrider.cli.bench.heads import heads
 from outrider.cli.bench.load import load
 from outrider.cli.bench.policy import policy
 from outrider.cli.bench.show import show
-from outrider.cli.console import progress_bar
+from outrider.cli.console import progress_bar, refuse
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
-from outrider.errors import ConfigError
 
 app = typer.Typer(help="Measurements; every one prints its conditions.", no_args_is_help=True)
 app.command()(gateway)
@@ -51,7 +49,8 @@ def engine(
     from outrider.workloads.spec_bench import load_questions
 
     if suite == "tasks":
-        _refuse({"--spec-bench": spec_bench, "--seed": seed, "--draft-model": draft_model})
+        others = {"--spec-bench": spec_bench, "--seed": seed, "--draft-model": draft_model}
+        refuse(others, "not of --suite tasks, which takes prompts and the shipped policy alone")
     draft_folder = None if draft_model is None else locate(draft_model, cache_dir())
     models = Models(model, locate(model, cache_dir()), draft_folder)
     prompt_set = load_prompts(prompts or packaged_data("workloads") / "tasks.yaml")
@@ -70,11 +69,3 @@ def engine(
         json_file.write_text(json.dumps(as_json(results, stated), indent=2) + "\n", encoding="utf-8")
     if results.is_interrupted:
         raise typer.Exit(130)
-
-
-def _refuse(given: Mapping[str, object]) -> None:
-    """Options of the other suite; ConfigError names those that were given."""
-    if unused := [name for name, value in given.items() if value is not None]:
-        raise ConfigError(
-            f"{', '.join(unused)}: not of --suite tasks, which takes prompts and the shipped policy alone"
-        )

@@ -20,7 +20,7 @@ import typer
 from outrider.cli.bench import real_lane
 from outrider.cli.bench.peers import PEERS, peer_server
 from outrider.cli.bench.servers import API_KEY, DEPARTURES, HANG, HANG_BEGUN, MODEL, TICK, Server, server
-from outrider.cli.console import run_async
+from outrider.cli.console import refuse, run_async
 from outrider.workloads.conditions import conditions
 from outrider.workloads.wire import Wire, post
 
@@ -270,6 +270,7 @@ def gateway(
     from rich.console import Console
 
     if lane_url is not None:
+        refuse({"--peer": peer, "--json": json_file}, "not of --lane, which gives one sentence")
         return typer.echo(real_lane.sentence(real_lane.measure(lane_url, rounds)))
     figures: list[Figures] = []
 
@@ -286,8 +287,7 @@ def gateway(
     rows = [summarise(one, figures[0]) for one in figures]
     console = Console()
     names, *lines = zip(*(asdict(row).values() for row in rows), strict=True)
-    titles = list(asdict(rows[0]))[1:]
-    table = [(title, *line) for title, line in zip(titles, lines, strict=True)]
+    table = [(title, *line) for title, line in zip(list(asdict(rows[0]))[1:], lines, strict=True)]
     console.print(_table(table, ("ms", *map(str, names)), "one machine, interleaved rounds"))
     console.print(_table(aims(rows[1]), ("figure", "outrider", "aim", ""), "aims"))
     console.print("conditions: " + ", ".join(f"{key} {value}" for key, value in facts.items()), soft_wrap=True)
