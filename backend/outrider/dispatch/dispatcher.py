@@ -13,6 +13,7 @@ from outrider.core import Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.learning import LearningStore, feedback_of
+from outrider.dispatch.replays import Replays
 from outrider.dispatch.route import Router
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneUnavailable
@@ -48,6 +49,7 @@ class Dispatcher:
         self._client = client
         self.files = files
         self._router = Router(pool, lambda: self.policies, metrics)
+        self._replays = Replays(lambda decision, written: self.policies.replay(decision, written))
         self.store: LearningStore | None = None
         """Where finished requests are recorded; None records none."""
         self.tracing: Tracing | None = None
@@ -107,6 +109,8 @@ class Dispatcher:
                 self._idle.set()
             decision = None if run is None else run.decision
             self._end(call, outcome, decision)
+            if run is not None:
+                self._replays.end(call, outcome, run.decision, run.kept)
             if trace is not None:
                 trace.end(outcome, {} if decision is None else _chosen(decision))
 
@@ -120,7 +124,7 @@ class Dispatcher:
             call, self._client, lane, lane.url, model, decision, outcome,
             reasons=[] if carries_plan else ["the route carries no plan, so the lane runs what it was set to"],
             counts_proposed=lane.abilities.counts_proposed, router=self._router,
-            max_retries=self._admission.limits.max_retries,
+            max_retries=self._admission.limits.max_retries, kept=self._replays.keep(call),
         )  # fmt: skip
         run.sent_s = time.monotonic()
         lane.enter(run.sent_s)
@@ -134,7 +138,7 @@ class Dispatcher:
             if call.is_stream and call.num_choices == 1 and outcome.num_events > 1:
                 outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
         self._metrics.ended(outcome)
-        feedback = feedback_of(outcome, call.body)
+        feedback = feedback_of(outcome)
         if decision is not None and feedback is not None:
             self.policies.learn(decision, feedback)
             if self.store is not None:
