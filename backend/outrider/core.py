@@ -286,6 +286,8 @@ class Outcome:
     first_event_s: float | None = None
     """Seconds from arrival to the first event relayed."""
     total_s: float = 0.0
+    is_sent: bool = False
+    """Something of it was sent to a lane."""
     num_events: int = 0
     """Events of a stream that were relayed."""
     num_slow_gaps: int = 0

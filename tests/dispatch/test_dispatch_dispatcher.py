@@ -3,16 +3,18 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from hashlib import sha256
 
 import orjson
 import pytest
 
 from gateway.world import eventually
-from outrider.config import AdmissionSection, packaged_data
+from outrider.config import AdmissionSection, KeySection, packaged_data
 from outrider.core import SURFACES, Hints, LaneLoad, SpecStats
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
+from outrider.dispatch.keys import Key
 from outrider.errors import (
     InvalidRequest,
     LaneUnavailable,
@@ -139,6 +141,32 @@ async def test_queue_errors_are_outcomes():
             with pytest.raises(QueueTimeout):
                 await relay(p.dispatcher, make_call())
         p.assert_free(408)
+
+
+async def test_what_was_never_sent_is_not_counted_on_its_key():
+    """Refused by the queue or for want of a lane, or left while it waited; what a lane refused is counted."""
+    digest = sha256(b"secret").hexdigest()
+    key = Key(KeySection(name="a", sha256=digest, requests_per_min=5, tokens_per_min=500), 0.0)
+
+    def left():
+        return [key.headers()[f"x-ratelimit-remaining-{what}"] for what in ("requests", "tokens")]
+
+    async with parts(lambda _request: error_reply(400), max_in_flight=1, max_queued=1) as p:
+        async with p.admission.slot():
+            queued = asyncio.create_task(relay(p.dispatcher, make_call(key=key)))
+            await eventually(lambda: p.admission.num_queued == 1)
+            with pytest.raises(QueueFull):
+                await relay(p.dispatcher, make_call(key=key))
+            queued.cancel()
+            await asyncio.wait([queued])
+        p.lane.url, url = None, p.lane.url
+        with pytest.raises(LaneUnavailable):
+            await relay(p.dispatcher, make_call(key=key))
+        assert (left(), key.num_running) == (["5", "500"], 0)
+        p.lane.url = url
+        with pytest.raises(RequestError):
+            await relay(p.dispatcher, make_call(key=key))
+        assert left()[0] == "4"
 
 
 async def test_cancellation_frees_everything():

@@ -66,6 +66,17 @@ def test_a_refused_request_uses_nothing_up():
     assert key.headers()["x-ratelimit-remaining-requests"] == "4"
 
 
+def test_a_request_that_was_never_sent_is_given_back():
+    """Its place and its count, but not more than the limit."""
+    key = Key(section(requests_per_min=2), 0.0)
+    key.enter(0.0)
+    key.give_back(0.0)
+    assert (key.num_running, key.headers()["x-ratelimit-remaining-requests"]) == (0, "2")
+    key.enter(0.0)
+    key.give_back(60.0)
+    assert key.headers()["x-ratelimit-remaining-requests"] == "2"
+
+
 def test_headers_say_limit_rest_and_reset():
     """Of the limits that the key has, and of no others."""
     key = Key(section(requests_per_min=60), 0.0)

@@ -197,6 +197,25 @@ async def test_calls_and_their_results_go_back_as_chat_s():
             assert w.upstream.json()["messages"] == expected
 
 
+async def test_an_answer_goes_back_as_it_came():
+    """With its thinking, which is not said again to the model, as in a conversation that is stored here."""
+    asked, call_ids = {"role": "user", "content": "add"}, ("call_0", "call_1")
+    expected = [asked, {"role": "assistant", "content": "It is é€.", "tool_calls": [
+        {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": '{"a":1,"c":2}'}},
+        {"id": "call_1", "type": "function", "function": {"name": "sub", "arguments": '{"b":3}'}}]},
+        *({"role": "tool", "tool_call_id": one, "content": "2"} for one in call_ids)]  # fmt: skip
+    async with world(rich) as w, clients(w) as (client, other):
+        answer = await client.responses.create(model="scripted", input=[asked])
+        results = [{"type": "function_call_output", "call_id": one, "output": "2"} for one in call_ids]
+        await client.responses.create(model="scripted", input=[asked, *answer.output, *results])
+        assert w.upstream.json()["messages"] == expected
+        said = await other.messages.create(model="scripted", max_tokens=9, messages=[asked])
+        results = [{"type": "tool_result", "tool_use_id": one, "content": "2"} for one in call_ids]
+        turns = [asked, {"role": "assistant", "content": said.content}, {"role": "user", "content": results}]
+        await other.messages.create(model="scripted", max_tokens=9, messages=turns)
+        assert w.upstream.json()["messages"] == expected
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
@@ -215,6 +234,8 @@ async def test_calls_and_their_results_go_back_as_chat_s():
         (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         (RESPONSES, {"input": [{"role": "critic", "content": "x"}]}, "input[0].role"),
         (RESPONSES, {"input": [3]}, "input[0]"),
+        (RESPONSES, {"input": [{"type": "reasoning", "encrypted_content": "x"}]}, "input[0].encrypted_content"),
+        (RESPONSES, {"input": [{"type": "reasoning", "content": [{"type": "text"}]}]}, "input[0].content[0].type"),
         (RESPONSES, {"store": True}, "store"),
         (RESPONSES, {"background": True}, "background"),
         (RESPONSES, {"outrider": {"background": True}}, "outrider.background"),
@@ -226,6 +247,20 @@ async def test_calls_and_their_results_go_back_as_chat_s():
         (MESSAGES, {"tool_choice": {"type": "any"}}, "tool_choice"),
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
         (MESSAGES, {"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+        (
+            MESSAGES,
+            {"messages": [{"role": "user", "content": [{"type": "thinking"}]}]},
+            "messages[0].content[0].type",
+        ),
+        (
+            MESSAGES,
+            {
+                "messages": [
+                    {"role": "assistant", "content": [{"type": "thinking", "thinking": "x", "signature": "theirs"}]}
+                ]
+            },
+            "messages[0].content[0].signature",
+        ),
         (MESSAGES, {"system": [{"type": "image"}]}, "system[0].type"),
     ],
 )

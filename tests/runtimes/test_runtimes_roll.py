@@ -64,6 +64,37 @@ async def test_addresses_come_and_go():
         assert first.state is LaneState.STOPPED
 
 
+async def test_a_lost_address_is_watched_until_nothing_runs_there():
+    """It gets no new requests; those that it has are failed when it stops answering, else left alone."""
+    answers = [["127.0.0.1"]]
+
+    async def resolver(_host, _port):
+        return answers[0]
+
+    async with ScriptedLane() as scripted:
+        url = f"http://lanes.internal:{scripted.port}"
+        section = UrlSection(name="x", kind="url", urls=[url], resolve=True, refresh_s=0.01)
+        async with rolled(section, resolver=resolver) as pool:
+            await eventually(lambda: pool.is_ready)
+            lane = pool.lanes[0]
+            lane.enter(0.0)
+            failed = []
+            lane.on_failure.add(lambda: failed.append(lane.name))
+            answers[0] = []
+            await eventually(lambda: not pool.lanes)
+            num_asked = len(scripted.requests)
+            await eventually(lambda: len(scripted.requests) > num_asked)
+            assert lane.is_ready and not failed
+            answers[0] = ["127.0.0.1"]
+            await eventually(lambda: pool.lanes == (lane,))
+            answers[0] = []
+            await eventually(lambda: not pool.lanes)
+            await scripted.__aexit__()
+            await eventually(lambda: failed, within_s=8)
+            lane.leave()
+            await eventually(lambda: lane.state is LaneState.STOPPED)
+
+
 async def test_a_name_that_cannot_be_resolved_keeps_its_own_addresses_only():
     """Those that another name has lost go."""
     answers = {"a": ["10.0.0.1"], "b": ["10.0.0.2"]}

@@ -138,17 +138,23 @@ class Dispatcher:
             if call.is_stream and call.num_choices == 1 and outcome.num_events > 1:
                 outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
         self._metrics.ended(outcome)
-        feedback = feedback_of(outcome)
-        if decision is not None and feedback is not None:
-            self.policies.learn(decision, feedback)
-            if self.store is not None:
-                self.store.record(decision, outcome)
+        if decision is not None:
+            # Behind the answer, which is written before the loop turns again.
+            asyncio.get_running_loop().call_soon(self._learn, decision, outcome)
         logger.info(
             "request %s %s: %d %s in %.3f s",
             call.request_id, call.path, outcome.status, outcome.error_code or "ok", outcome.total_s,
         )  # fmt: skip
         if self._on_outcome is not None:
             self._on_outcome(call, outcome)
+
+    def _learn(self, decision: Decision, outcome: Outcome) -> None:
+        feedback = feedback_of(outcome)
+        if feedback is None:
+            return
+        self.policies.learn(decision, feedback)
+        if self.store is not None:
+            self.store.record(decision, outcome)
 
 
 def _chosen(decision: Decision) -> dict[str, str | int]:
@@ -158,7 +164,10 @@ def _chosen(decision: Decision) -> dict[str, str | int]:
 
 @contextmanager
 def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
-    """Count the request on its key for the block, and charge what it used at the end. RateLimited."""
+    """Count the request on its key for the block, and charge what it used at the end. RateLimited.
+
+    A request of which nothing was sent to a lane uses nothing up.
+    """
     key = call.key
     if key is None:
         yield
@@ -167,7 +176,10 @@ def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
     try:
         yield
     finally:
-        # Without a usage count from the lane, the events of a stream are the best known.
-        completed = outcome.num_completion_tokens
-        num_tokens = outcome.num_prompt_tokens + (outcome.num_events if completed is None else completed)
-        key.leave(num_tokens, time.monotonic())
+        now_s = time.monotonic()
+        if outcome.is_sent:
+            # Without a usage count from the lane, the events of a stream are the best known.
+            completed = outcome.num_completion_tokens
+            key.leave(outcome.num_prompt_tokens + (outcome.num_events if completed is None else completed), now_s)
+        else:
+            key.give_back(now_s)

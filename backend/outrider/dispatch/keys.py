@@ -77,6 +77,13 @@ class Key:
             self._tokens.refill(now_s)
             self._tokens.level -= num_tokens
 
+    def give_back(self, now_s: float) -> None:
+        """The request that entered has ended, and nothing of it was sent anywhere."""
+        self.leave(0, now_s)
+        if self._requests is not None:
+            self._requests.refill(now_s)
+            self._requests.level = min(self._requests.level + 1, self._requests.limit)
+
     def headers(self) -> dict[str, str]:
         """`x-ratelimit-*` of the limits that the key has."""
         requests = {} if self._requests is None else self._requests.headers("requests")

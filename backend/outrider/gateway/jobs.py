@@ -14,7 +14,8 @@ import orjson
 
 from outrider.dispatch.call import Call
 from outrider.dispatch.run import Run
-from outrider.errors import APIError, InvalidRequest, RunNotFound, StoreUnavailable
+from outrider.errors import APIError, InvalidRequest, RouteNotFound, RunNotFound, StoreUnavailable
+from outrider.gateway.access import seen_tenant
 from outrider.gateway.relay import Relay, whole_body
 from outrider.gateway.stream import StreamRelay
 from outrider.gateway.translate import messages_request, responses_request
@@ -59,7 +60,9 @@ class Job:
     async def body(self, run: Run) -> tuple[bytes, Mapping[str, str]]:
         """The whole answer and headers. As `whole_body`; StoreUnavailable when it was to be stored and is not."""
         raw, headers = await whole_body(run)
-        return (raw if self.answer is None else await translated_body(raw, self.answer())), headers
+        told = raw if self.answer is None else await translated_body(raw, self.answer())
+        run.succeed()
+        return told, headers
 
     def record(self) -> Record:
         """What is stored of it."""
@@ -74,7 +77,10 @@ class Desk:
         self._book = book
 
     async def job(self, call: Call, run: str | None = None) -> Job:
-        """`run` is the id of a run that is taken up again. InvalidRequest, StoreUnavailable."""
+        """`run` is the id of a run that is taken up again.
+
+        InvalidRequest, StoreUnavailable; ModelNotFound, LaneUnavailable where it depends on the lanes.
+        """
         if call.path == RESPONSES:
             return await self._response(call, run or f"resp_{token_hex(16)}")
         if call.path == MESSAGES and not self._has_route(call):
@@ -85,7 +91,7 @@ class Desk:
 
     async def _response(self, call: Call, response_id: str) -> Job:
         body, is_run = call.body, call.hints.background or is_background_response(call)
-        is_ours = is_background_response(call) or not self._has_route(call)
+        is_ours = is_run or not self._has_route(call)
         history = await self._history(call, is_ours)
         if history is None:
             return Job(response_id, call, call)
@@ -109,7 +115,7 @@ class Desk:
         turns: list[list[dict[str, Any]]] = []
         while previous is not None:
             try:
-                record = await self._book.get(str(previous), tenant_of(call))
+                record = await self._book.get(str(previous), seen_tenant(call.key))
             except RunNotFound:
                 if turns or is_ours:
                     raise _no_previous(previous) from None
@@ -122,9 +128,10 @@ class Desk:
         return [message for turn in reversed(turns) for message in turn]
 
     def _has_route(self, call: Call) -> bool:
+        """ModelNotFound; LaneUnavailable, since nobody knows what a lane that is down would do."""
         try:
             return bool(self._pool.ready(self._pool.card(call.model).id, call.path))
-        except APIError:
+        except RouteNotFound:
             return False
 
     def _model(self, call: Call) -> str | None:
@@ -160,11 +167,6 @@ class _Keeping:
         return True
 
 
-def tenant_of(call: Call) -> str | None:
-    """Whose runs the caller may see; None: all, for an administrator's key."""
-    return None if call.key is not None and call.key.section.is_admin else call.claim.tenant
-
-
 def is_background_response(call: Call) -> bool:
     return call.path == RESPONSES and call.body.get("background") is True
 
@@ -196,8 +198,7 @@ def _as_chat(call: Call, chat: dict[str, Any]) -> Call:
 
 
 def _turn(body: Mapping[str, Any], answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    said = [item for item in answer["output"] if item["type"] != "reasoning"]
-    return responses_request.messages_of([*responses_request.input_items(body), *said])
+    return responses_request.messages_of([*responses_request.input_items(body), *answer["output"]])
 
 
 def _no_previous(previous: object) -> InvalidRequest:

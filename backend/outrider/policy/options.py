@@ -119,6 +119,8 @@ class Row:
     _best: Option | None = None
     _plain: Option | None = None
     """The fastest, and plain decoding, once they were asked for."""
+    _possible: tuple[Option, ...] | None = field(init=False, default=None)
+    _refused: tuple[Refusal, ...] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         running, waiting, _ = self.seen
@@ -210,12 +212,25 @@ class Row:
         return Refusal(self.lane.name, None, "not-exact", ", ".join(self.inexact))
 
     @property
-    def refused(self) -> list[Refusal]:
+    def possible(self) -> tuple[Option, ...]:
+        """Plain decoding, and every drafter with its best k."""
+        if self._possible is None:
+            plain = (self.plain,) if self.plain_rate else ()
+            self._possible = (*plain, *map(self.option, self.usable()))
+        return self._possible
+
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
         """Drafters of it that were left out."""
+        if self._refused is None:
+            self._refused = self._found_refused()
+        return self._refused
+
+    def _found_refused(self) -> tuple[Refusal, ...]:
         long = [(entry.drafter, entry.drafter.max_context) for entry in self.menu.entries]
         beyond = [
             (drafter.drafter, "context", str(limit))
             for drafter, limit in long
             if limit is not None and self.num_tokens > limit
         ]
-        return [Refusal(self.lane.name, *refusal) for refusal in (*self.menu.refused, *beyond)]
+        return tuple(Refusal(self.lane.name, *refusal) for refusal in (*self.menu.refused, *beyond))

@@ -71,11 +71,21 @@ class Roll:
 
     def _keep(self, urls: list[str]) -> None:
         for url in [url for url in self._watches if url not in urls]:
-            logger.info("lane %s: %s is gone", self._profile.name, _address(url))
-            self._end(url)
+            self._leave(url)
         for url in urls:
             if url not in self._watches:
                 self._begin(url)
+            elif (lane := self._watches[url][0]) not in self._pool.lanes:
+                self._pool.add(lane)
+
+    def _leave(self, url: str) -> None:
+        """No new requests; what runs there would wait for ever if nobody saw the lane fail."""
+        lane = self._watches[url][0]
+        if lane in self._pool.lanes:
+            logger.info("lane %s: %s is gone", self._profile.name, _address(url))
+            self._pool.remove(lane)
+        if not lane.num_in_flight:
+            self._end(url)
 
     def _begin(self, url: str) -> None:
         is_only = len(self._profile.urls) == 1 and not self._profile.resolve

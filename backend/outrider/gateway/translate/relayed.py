@@ -14,6 +14,7 @@ from outrider.gateway.translate.delta import Delta, read_delta
 from outrider.gateway.translate.messages_answer import MessagesAnswer
 from outrider.gateway.translate.responses_answer import ResponsesAnswer
 from outrider.runtimes.dialects import MESSAGES, dialect_of
+from outrider.runtimes.protocol import read_object
 from outrider.sse import DONE, Event, SSEDecoder
 
 #: What the gateway adds to a chat answer, and so to what it becomes.
@@ -103,13 +104,13 @@ class TranslatedRelay:
         return orjson.dumps(self._answer.whole() | self._ours) if self.is_over else None
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        return b"".join(map(self._take, self._decoder.feed(self._inner.feed(events))))
+        return self._told(self._inner.feed(events))
 
     def end(self) -> bytes:
-        return b"".join(map(self._take, self._decoder.feed(self._inner.end())))
+        return self._told(self._inner.end())
 
     def fail(self, error: APIError) -> bytes:
-        return b"".join(map(self._take, self._decoder.feed(self._inner.fail(error))))
+        return self._told(self._inner.fail(error))
 
     async def settle(self) -> bytes:
         """The last events, once the chat is over. What hinders the answer from being stored is raised."""
@@ -123,6 +124,16 @@ class TranslatedRelay:
     def error_event(self, error: APIError) -> bytes:
         return self._answer.error_event(error)
 
+    def _told(self, raw: bytes) -> bytes:
+        """Of whole events of chat. Stops at one that is none."""
+        out = []
+        try:
+            for event in self._decoder.feed(raw):
+                out.append(self._take(event))
+        except APIError as error:
+            self._inner.fail(error)
+        return b"".join(out)
+
     def _take(self, event: Event) -> bytes:
         if event.data is None:
             return event.raw
@@ -132,15 +143,15 @@ class TranslatedRelay:
             self._has_ended = True
             told += self._answer.complete()
         else:
-            chunk = orjson.loads(event.data)
+            chunk = read_object(event.data)
             self._ours |= {name: chunk[name] for name in _OURS if name in chunk}
             told += self._answer.feed(read_delta(chunk))
         return b"".join(map(encoded, told))
 
 
 async def translated_body(raw: bytes, answer: Answer) -> bytes:
-    """The route's whole answer, for that of a chat."""
-    completion = orjson.loads(raw)
+    """The route's whole answer, for that of a chat. LaneFailed when that is none."""
+    completion = read_object(raw)
     answer.feed(read_delta(completion))
     answer.complete()
     await answer.end()
