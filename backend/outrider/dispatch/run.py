@@ -12,6 +12,7 @@ from typing import Any
 
 from outrider.core import Outcome, Report, SpecStats, WirePlan
 from outrider.dispatch.call import Call
+from outrider.dispatch.replays import Kept
 from outrider.dispatch.route import Router
 from outrider.errors import APIError, DeadlineExceeded, LaneFailed
 from outrider.policy.decision import Decision
@@ -56,6 +57,8 @@ class Run:
     """Lanes of earlier attempts."""
     sent_s: float = 0.0
     """`time.monotonic()` at which this attempt began."""
+    kept: Kept | None = None
+    """Where a stream's events are kept for what can be learnt of them at its end; None: nowhere."""
     _last_event_s: float = 0.0
     _decided: tuple[str, ...] | None = None
 
@@ -90,8 +93,10 @@ class Run:
         left_s = self.left_s()
         return self.call.headers if left_s is None else {**self.call.headers, DEADLINE: str(int(1000 * left_s))}
 
-    def saw_event(self) -> None:
+    def saw_event(self, data: bytes = b"") -> None:
         """Something arrived from the lane; the first time is remembered, and long pauses are counted."""
+        if self.kept is not None:
+            self.kept.add(data)
         now_s, outcome = time.monotonic(), self.outcome
         if outcome.first_event_s is None:
             outcome.first_event_s = now_s - self.call.arrived_at_s
