@@ -290,6 +290,8 @@ class Outcome:
     """Events of a stream that were relayed."""
     num_slow_gaps: int = 0
     """Pauses between two events of a stream that a reader notices."""
+    was_sent: bool = False
+    """A lane was given the request."""
     workload: str = "none"
     """The workload that decided; `none` when the request ended before."""
     tenant: str = "none"

@@ -8,11 +8,12 @@ import orjson
 import pytest
 
 from gateway.world import eventually
-from outrider.config import AdmissionSection, packaged_data
+from outrider.config import AdmissionSection, KeySection, packaged_data
 from outrider.core import SURFACES, Hints, LaneLoad, SpecStats
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
+from outrider.dispatch.keys import Key
 from outrider.errors import (
     InvalidRequest,
     LaneUnavailable,
@@ -125,6 +126,19 @@ async def test_no_ready_lane_is_unavailable():
         with pytest.raises(LaneUnavailable):
             await relay(p.dispatcher, make_call())
         p.assert_free(503)
+
+
+async def test_a_key_does_not_pay_for_what_no_lane_got():
+    """One that is refused for want of a lane; what a lane got counts, whatever became of it."""
+    key = Key(KeySection(name="k", sha256="0" * 64, requests_per_min=9), time.monotonic())
+    async with parts(lambda _request: error_reply(400)) as p:
+        with pytest.raises(RequestError):
+            await relay(p.dispatcher, make_call(key=key))
+        assert key.headers()["x-ratelimit-remaining-requests"] == "8"
+        p.lane.fails("broke")
+        with pytest.raises(LaneUnavailable):
+            await relay(p.dispatcher, make_call(key=key))
+        assert key.headers()["x-ratelimit-remaining-requests"] == "8"
 
 
 async def test_queue_errors_are_outcomes():

@@ -20,7 +20,7 @@ def test_it_opens_at_the_last_failure_in_a_row_that_is_allowed() -> None:
     breaker = Breaker()
     for _ in range(MAX_FAILURES - 1):
         breaker.failed(0.0, 0.0)
-    breaker.succeeded()
+    breaker.succeeded(0.0)
     for _ in range(MAX_FAILURES - 1):
         breaker.failed(0.0, 0.0)
     assert breaker.lets_pass(0.0) and not breaker.is_open
@@ -39,7 +39,7 @@ def test_one_probe_passes_and_its_answer_closes_it() -> None:
     breaker.begins(now_s)
     assert not breaker.lets_pass(now_s)
     assert breaker.lets_pass(now_s + FIRST_PAUSE_S)
-    breaker.succeeded()
+    breaker.succeeded(now_s)
     assert breaker.lets_pass(now_s) and breaker.to_wire(now_s)["state"] == "closed"
 
 
@@ -53,7 +53,7 @@ def test_each_probe_that_fails_doubles_the_pause_up_to_the_longest() -> None:
         breaker.begins(now_s)
         breaker.failed(now_s, now_s)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60] and LONGEST_PAUSE_S == 60
-    breaker.succeeded()
+    breaker.succeeded(now_s)
     for _ in range(MAX_FAILURES):
         breaker.failed(now_s, now_s)
     assert breaker.to_wire(now_s)["next_probe_in_s"] == FIRST_PAUSE_S
@@ -67,3 +67,14 @@ def test_what_was_sent_before_a_probe_was_due_does_not_lengthen_the_pause(began:
         breaker.begins(began_s)
         breaker.failed(began_s, 0.9)
     assert breaker.lets_pass(FIRST_PAUSE_S) and breaker.num_opened == 1
+
+
+def test_the_answer_of_an_old_request_does_not_close_it() -> None:
+    """One that was under way when it opened; one that was sent since does."""
+    breaker = Breaker()
+    for _ in range(MAX_FAILURES):
+        breaker.failed(4.0, 5.0)
+    breaker.succeeded(4.5)
+    assert breaker.is_open and not breaker.lets_pass(5.0)
+    breaker.succeeded(5.1)
+    assert not breaker.is_open

@@ -90,6 +90,7 @@ class Dispatcher:
                 async with self._admission.slot(call.claim):
                     outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
                     run = self._start(call, model, outcome)
+                    outcome.was_sent = True
                     try:
                         yield run
                     finally:
@@ -154,7 +155,10 @@ def _chosen(decision: Decision) -> dict[str, str | int]:
 
 @contextmanager
 def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
-    """Count the request on its key for the block, and charge what it used at the end. RateLimited."""
+    """Count the request on its key for the block, and charge what it used at the end; nothing where no lane got it.
+
+    RateLimited.
+    """
     key = call.key
     if key is None:
         yield
@@ -166,4 +170,4 @@ def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
         # Without a usage count from the lane, the events of a stream are the best known.
         completed = outcome.num_completion_tokens
         num_tokens = outcome.num_prompt_tokens + (outcome.num_events if completed is None else completed)
-        key.leave(num_tokens, time.monotonic())
+        key.leave(num_tokens, time.monotonic(), was_sent=outcome.was_sent)

@@ -45,7 +45,7 @@ def _judge(run: Run, error: APIError | None) -> None:
     """Tell the lane's breaker, and count. A request that the lane refused for what it is was answered."""
     breaker, result = run.lane.breaker, "answered"
     if error is None or isinstance(error, RequestError):
-        breaker.succeeded()
+        breaker.succeeded(run.sent_s)
     elif error.status in _NO_FAULT:
         result = "busy" if error.status in _BUSY else "left"
     else:

@@ -14,6 +14,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from outrider.dispatch.dispatcher import CLIENT_LEFT
 from outrider.errors import APIError, BodyTooLarge, InternalError, InvalidRequest, MethodNotAllowed, RouteNotFound
 from outrider.gateway.access import KEY
 from outrider.runtimes.dialects import dialect_of
@@ -29,7 +30,6 @@ ALWAYS_HEADERS = web.RequestKey("always_headers", dict[str, str])
 _HEAD_SENT = web.RequestKey("head_sent", bool)
 
 _GOOD_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_CLIENT_LEFT = 499
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -41,7 +41,7 @@ def boundary(metrics: Metrics) -> Middleware:
     async def middleware(request: web.Request, handler: _Handler) -> web.StreamResponse:
         began_s = time.monotonic()
         request[REQUEST_ID] = _request_id(request)
-        status = _CLIENT_LEFT
+        status = CLIENT_LEFT
         try:
             response = await _answer(request, handler)
             status = response.status
@@ -98,7 +98,7 @@ async def _answer(request: web.Request, handler: _Handler) -> web.StreamResponse
         raise
     except Exception as error:
         if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
-            return web.Response(status=_CLIENT_LEFT)  # goes nowhere: there is nobody to read it
+            return web.Response(status=CLIENT_LEFT)  # goes nowhere: there is nobody to read it
         if _HEAD_SENT in request:
             raise  # a second status cannot be sent: aiohttp logs the error and closes the connection
         logger.exception("request %s failed", request[REQUEST_ID])

@@ -14,7 +14,7 @@ import orjson
 
 from outrider.dispatch.call import Call
 from outrider.dispatch.run import Run
-from outrider.errors import APIError, InvalidRequest, RunNotFound, StoreUnavailable
+from outrider.errors import APIError, InvalidRequest, RouteNotFound, RunNotFound, StoreUnavailable
 from outrider.gateway.access import seen_tenant
 from outrider.gateway.relay import Relay, whole_body
 from outrider.gateway.stream import StreamRelay
@@ -60,7 +60,13 @@ class Job:
     async def body(self, run: Run) -> tuple[bytes, Mapping[str, str]]:
         """The whole answer and headers. As `whole_body`; StoreUnavailable when it was to be stored and is not."""
         raw, headers = await whole_body(run)
-        return (raw if self.answer is None else await translated_body(raw, self.answer())), headers
+        if self.answer is None:
+            return raw, headers
+        try:
+            return await translated_body(raw, self.answer()), headers
+        except APIError as error:
+            run.fail(error)
+            raise
 
     def record(self) -> Record:
         """What is stored of it."""
@@ -86,7 +92,7 @@ class Desk:
 
     async def _response(self, call: Call, response_id: str) -> Job:
         body, is_run = call.body, call.hints.background or is_background_response(call)
-        is_ours = is_background_response(call) or not self._has_route(call)
+        is_ours = is_run or not self._has_route(call)
         history = await self._history(call, is_ours)
         if history is None:
             return Job(response_id, call, call)
@@ -123,9 +129,10 @@ class Desk:
         return [message for turn in reversed(turns) for message in turn]
 
     def _has_route(self, call: Call) -> bool:
+        """As `Pool.ready`, but for the route."""
         try:
             return bool(self._pool.ready(self._pool.card(call.model).id, call.path))
-        except APIError:
+        except RouteNotFound:
             return False
 
     def _model(self, call: Call) -> str | None:

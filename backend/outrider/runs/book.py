@@ -201,8 +201,7 @@ class RunBook(RunReader):
         """None when the run was refused at once, and is not one, or is not ours to end any more."""
         record = entry.record
         try:
-            work = entry.work or await self._worker.prepare(record)
-            return await self._attempts(entry, work)
+            return await self._attempts(entry)
         except RunLost as error:
             logger.warning("run %s: %s", record.id, error.message)
             return None
@@ -218,13 +217,14 @@ class RunBook(RunReader):
                 raise  # the process stops; the run stays in the queue for the next one
             return self._failure(record, stopped())
 
-    async def _attempts(self, entry: _Entry, work: Work) -> Ending:
+    async def _attempts(self, entry: _Entry) -> Ending:
         """Once, and again while lanes and limits do not let it begin."""
         ends_at = entry.record.deadline_at or entry.record.created_at + self._section.keep_s
         ends_s = time.monotonic() + ends_at - time.time()
         pause_s = _RETRY_S
         while True:
             try:
+                work = entry.work or await self._worker.prepare(entry.record)
                 return await work(entry.writer)
             except _PASSING as error:
                 left_s = ends_s - time.monotonic()

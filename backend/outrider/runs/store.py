@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 #: A store that hangs must not collect what it is told meanwhile.
-MAX_WAITING = 4096
+MAX_WAITING = 1024
 
 _SCHEMA = sa.MetaData()
 _RUNS = sa.Table(

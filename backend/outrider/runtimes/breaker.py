@@ -43,9 +43,13 @@ class Breaker:
         if self._due_s is not None and now_s >= self._next_s:
             self._next_s = now_s + self._pause_s
 
-    def succeeded(self) -> None:
-        """A request was answered, be it by a refusal of what was wrong with it."""
-        if self.num_failures:
+    def succeeded(self, began_s: float) -> None:
+        """A request that was sent at `began_s` was answered, be it by a refusal of what was wrong with it.
+
+        One that was under way when the breaker opened says nothing of how the lane is since.
+        """
+        is_old = self._due_s is not None and began_s < self._due_s - self._pause_s
+        if self.num_failures and not is_old:
             self.num_failures, self._pause_s, self._due_s = 0, 0.0, None
 
     def failed(self, began_s: float, now_s: float) -> None:

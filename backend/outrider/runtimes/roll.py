@@ -39,6 +39,8 @@ class Roll:
         self._found: dict[str, list[str]] = {}
         """What each URL of the profile stood for when its name was last resolved."""
         self._watches: dict[str, tuple[Lane, asyncio.Task[None]]] = {}
+        self._leaving: list[tuple[Lane, asyncio.Task[None]]] = []
+        """Their addresses are gone, maybe since their servers are: they are watched while requests run there."""
 
     async def run(self) -> None:
         """Until cancelled; the lanes are stopped then. Names are resolved once unless the profile says `resolve`."""
@@ -50,6 +52,8 @@ class Roll:
         finally:
             for url in list(self._watches):
                 self._end(url)
+            for lane, watch in self._leaving:
+                _stop(lane, watch)
 
     async def _urls(self, url: str) -> list[str]:
         """What `url` stands for now; what it stood for before when its name cannot be resolved at the moment."""
@@ -76,6 +80,10 @@ class Roll:
         for url in urls:
             if url not in self._watches:
                 self._begin(url)
+        for lane, watch in self._leaving:
+            if not lane.num_in_flight:
+                _stop(lane, watch)
+        self._leaving = [(lane, watch) for lane, watch in self._leaving if lane.num_in_flight]
 
     def _begin(self, url: str) -> None:
         is_only = len(self._profile.urls) == 1 and not self._profile.resolve
@@ -88,9 +96,13 @@ class Roll:
 
     def _end(self, url: str) -> None:
         lane, watch = self._watches.pop(url)
-        watch.cancel()
-        lane.stops()
         self._pool.remove(lane)
+        self._leaving.append((lane, watch))
+
+
+def _stop(lane: Lane, watch: asyncio.Task[None]) -> None:
+    watch.cancel()
+    lane.stops()
 
 
 def _address(url: str) -> str:

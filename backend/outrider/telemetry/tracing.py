@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span
 
+logger = logging.getLogger(__name__)
+
+#: A collector that takes longer does not hold up the end of the process.
+_CLOSE_S = 3.0
 #: The parts of a request, in the order in which they follow each other.
 _PHASES = ("admit", "plan", "retry", "prefill", "decode")
 _TRACEPARENT = "traceparent"
@@ -85,8 +91,12 @@ class Tracing:
                 began_ns = ends_ns
 
     async def close(self) -> None:
-        """Send what is left, beside the loop: a collector may be slow."""
-        await asyncio.to_thread(self._provider.shutdown)
+        """Send what is left, beside the loop; what a slow collector does not take is lost, and that is said."""
+        sending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        sending.start()
+        await asyncio.to_thread(sending.join, _CLOSE_S)
+        if sending.is_alive():
+            logger.warning("traces are given up: the collector did not take them within %g s", _CLOSE_S)
 
 
 def tracing_to(endpoint: str, sampled: float) -> Tracing:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from outrider.errors import LaneFailed
 from outrider.runtimes.protocol import choices_of
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +35,37 @@ class Delta:
 
 
 def read_delta(chunk: Mapping[str, Any]) -> Delta:
-    """Of a chunk, or of a whole completion as if it had come in one."""
-    usage = chunk.get("usage")
-    known = usage if isinstance(usage, Mapping) else None
+    """Of a chunk, or of a whole completion as if it had come in one. LaneFailed where it is not of chat's shape."""
+    usage = _member(chunk, "usage", dict)
     choices = choices_of(chunk)
     if not choices:
-        return Delta(usage=known)
+        return Delta(usage=usage)
     choice = choices[0]
-    said = choice.get("delta") or choice.get("message") or {}
+    said = _member(choice, "delta", dict) or _member(choice, "message", dict) or {}
     return Delta(
-        reasoning=said.get("reasoning_content") or "",
-        content=said.get("content") or "",
-        calls=[_call(i, call) for i, call in enumerate(said.get("tool_calls") or [])],
-        finish_reason=choice.get("finish_reason"),
+        reasoning=_member(said, "reasoning_content", str) or "",
+        content=_member(said, "content", str) or "",
+        calls=[_call(i, call) for i, call in enumerate(_member(said, "tool_calls", list) or [])],
+        finish_reason=_member(choice, "finish_reason", str),
         matched_stop=choice.get("matched_stop"),
-        usage=known,
+        usage=usage,
     )
 
 
-def _call(i: int, call: Mapping[str, Any]) -> CallDelta:
-    function = call.get("function") or {}
-    index = call.get("index")
-    return CallDelta(
-        i if index is None else index, call.get("id"), function.get("name"), function.get("arguments") or ""
-    )
+def _call(i: int, call: object) -> CallDelta:
+    if not isinstance(call, dict):
+        raise LaneFailed("the lane sent a tool call that is not an object")
+    function = _member(call, "function", dict) or {}
+    index = _member(call, "index", int)
+    name, arguments = _member(function, "name", str), _member(function, "arguments", str)
+    return CallDelta(i if index is None else index, _member(call, "id", str), name, arguments or "")
+
+
+def _member(value: Mapping[str, Any], name: str, kind: type[_T]) -> _T | None:
+    found = value.get(name)
+    if found is None or isinstance(found, kind):
+        return found
+    raise LaneFailed(f"the lane sent a {name} that is not of type {kind.__name__}")
 
 
 def count(usage: Mapping[str, Any], name: str, part: str | None = None) -> int:

@@ -8,12 +8,13 @@ from typing import Any, Protocol
 import orjson
 
 from outrider.dispatch.run import Run
-from outrider.errors import APIError
+from outrider.errors import APIError, LaneFailed
 from outrider.gateway.stream import StreamRelay
 from outrider.gateway.translate.delta import Delta, read_delta
 from outrider.gateway.translate.messages_answer import MessagesAnswer
 from outrider.gateway.translate.responses_answer import ResponsesAnswer
 from outrider.runtimes.dialects import MESSAGES, dialect_of
+from outrider.runtimes.protocol import read_object
 from outrider.sse import DONE, Event, SSEDecoder
 
 #: What the gateway adds to a chat answer, and so to what it becomes.
@@ -109,7 +110,11 @@ class TranslatedRelay:
         return b"".join(map(self._take, self._decoder.feed(self._inner.end())))
 
     def fail(self, error: APIError) -> bytes:
-        return b"".join(map(self._take, self._decoder.feed(self._inner.fail(error))))
+        held = self._inner.fail(error)
+        try:
+            return b"".join(map(self._take, self._decoder.feed(held)))
+        except LaneFailed:
+            return b""  # what is wrong with the stream is told already
 
     async def settle(self) -> bytes:
         """The last events, once the chat is over. What hinders the answer from being stored is raised."""
@@ -132,7 +137,7 @@ class TranslatedRelay:
             self._has_ended = True
             told += self._answer.complete()
         else:
-            chunk = orjson.loads(event.data)
+            chunk = read_object(event.data)
             self._ours |= {name: chunk[name] for name in _OURS if name in chunk}
             told += self._answer.feed(read_delta(chunk))
         return b"".join(map(encoded, told))
@@ -140,7 +145,7 @@ class TranslatedRelay:
 
 async def translated_body(raw: bytes, answer: Answer) -> bytes:
     """The route's whole answer, for that of a chat."""
-    completion = orjson.loads(raw)
+    completion = read_object(raw)
     answer.feed(read_delta(completion))
     answer.complete()
     await answer.end()

@@ -72,6 +72,9 @@ def messages_of(items: Sequence[object], name: str = "input") -> list[dict[str, 
             messages[-1].setdefault("tool_calls", []).append(_call(item, where))
         elif kind == "function_call_output":
             messages.append(_call_output(item, where))
+        elif kind == "reasoning":
+            # An answer of ours that comes back: models are not shown their earlier thoughts.
+            check(item, {"type", "id", "status", "summary", "content"}, {}, f"{where}.")
         else:
             raise refused(f"{where}.type")
     return messages
