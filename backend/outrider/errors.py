@@ -10,7 +10,6 @@ OutriderError
 │   ├── RouteNotFound            404 route_not_found
 │   ├── RunNotFound              404 run_not_found
 │   ├── MethodNotAllowed         405 method_not_allowed
-│   ├── RunLost                  409 run_lost
 │   ├── BodyTooLarge             413 body_too_large
 │   ├── UnsupportedMediaType     415 unsupported_media_type
 │   └── Rejected                 any other 4xx of a lane
@@ -132,13 +131,6 @@ class MethodNotAllowed(RequestError):
 
     status = 405
     code = "method_not_allowed"
-
-
-class RunLost(RequestError):
-    """The run is not ours any more: it was deleted, or another gateway has taken it up."""
-
-    status = 409
-    code = "run_lost"
 
 
 class BodyTooLarge(RequestError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -69,20 +69,13 @@ class Run:
 
         DeadlineExceeded, LaneFailed.
         """
-        call = self.call
+        call, self.outcome.is_sent = self.call, True
         model = self.model if call.body.get("model") is None else None
         attempt = lane_call(
             call.path, call.raw, self.plan, model=model, is_stream=call.is_stream, headers=self._headers()
         )
         asyncio.get_running_loop().call_later(_SENT_S, self._explain)
-        return self._open_in_time(self.client.open(self.lane.name, self.url, attempt))
-
-    @asynccontextmanager
-    async def _open_in_time(self, opened: AbstractAsyncContextManager[LaneAnswer]) -> AsyncIterator[LaneAnswer]:
-        async with AsyncExitStack() as stack:
-            async with self.within_deadline():
-                answer = await stack.enter_async_context(opened)
-            yield answer
+        return _InTime(self, self.client.open(self.lane.name, self.url, attempt))
 
     def within_deadline(self) -> AbstractAsyncContextManager[None]:
         """DeadlineExceeded when the request's deadline passes in the block, LaneFailed when its lane fails."""
@@ -150,9 +143,9 @@ class Run:
         """The answer's `outrider` object, as far as it is known now."""
         call, decision = self.call, self.decision
         stats = self.outcome.stats
-        return Report(
+        return Report.model_construct(  # nothing of it comes from outside
             requested=call.hints.model_dump(exclude_unset=True),
-            effective=WirePlan(drafter=self.plan.drafter, k=self.plan.k),
+            effective=WirePlan.model_construct(drafter=self.plan.drafter, k=self.plan.k),
             observed=None if stats is None else stats.observed(),
             lane=self.lane.name,
             workload=decision.workload,
@@ -171,8 +164,24 @@ class Run:
         }
 
 
+class _InTime:
+    """Opened within the deadline. A class, since one made of a generator costs several times as much."""
+
+    def __init__(self, run: Run, opened: AbstractAsyncContextManager[LaneAnswer]) -> None:
+        self._run, self._opened = run, opened
+
+    async def __aenter__(self) -> LaneAnswer:
+        async with self._run.within_deadline():
+            return await self._opened.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._opened.__aexit__(kind, error, trace)
+
+
 class _Scope:
-    """Ends with a deadline or a lane. A class, since one made of a generator costs several times as much."""
+    """Ends with a deadline or a lane. A class, as above."""
 
     def __init__(self, lane: Lane, left_s: float | None) -> None:
         self._lane = lane

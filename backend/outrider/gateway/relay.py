@@ -60,7 +60,10 @@ class Sink(Protocol):
 
 
 async def whole_body(run: Run) -> tuple[bytes, Mapping[str, str]]:
-    """The whole answer with the report in it, and headers. Raises what the lane reports as failed, and LaneFailed."""
+    """The whole answer with the report in it, and headers. Raises what the lane reports as failed, and LaneFailed.
+
+    The run has not succeeded yet: that is for the caller to say.
+    """
     async with run.open() as answer:
         async with run.within_deadline():
             raw = await answer.body()
@@ -74,7 +77,6 @@ async def whole_body(run: Run) -> tuple[bytes, Mapping[str, str]]:
     run.outcome.num_completion_tokens = sum(counts) if counts else None
     run.outcome.text = dialect.text(bodies[0])
     shown = with_report(run, without_stats(run, raw, bodies[0]) or raw)
-    run.succeed()
     return shown, passed_headers(answer.headers)
 
 
@@ -99,7 +101,8 @@ async def copy_stream(answer: LaneAnswer, relay: Relay, sink: Sink) -> None:
                 await _send(relay, sink, await relay.settle())
         await _send(relay, sink, relay.end())
     except APIError as error:
-        await _send(relay, sink, relay.fail(error))
+        if not relay.is_over:  # else all was told, and only the connection's end was waited for
+            await _send(relay, sink, relay.fail(error))
     if relay.failure is None:
         relay.run.succeed()
 
@@ -131,7 +134,10 @@ class _Client:
         """Preceded by the head when these are the first bytes."""
         if not self.response.prepared:
             await self.response.prepare(self.request)
-        await self.response.write(data)
+        if is_last:
+            await self.response.write_eof(data)  # with the body's end in one packet
+        else:
+            await self.response.write(data)
 
     async def fail(self, data: bytes) -> None:
         """Without the client's reading, the end of the connection is what tells it."""

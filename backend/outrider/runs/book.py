@@ -22,13 +22,12 @@ from outrider.errors import (
     QueueFull,
     QueueTimeout,
     RateLimited,
-    RunLost,
     StoreUnavailable,
 )
 from outrider.runs.leases import Leases
 from outrider.runs.reader import RunReader
 from outrider.runs.record import Ending, Record, Status
-from outrider.runs.work import Work, Worker, Writer, cancelled, stopped
+from outrider.runs.work import RunLost, Work, Worker, Writer, cancelled, stopped
 
 if TYPE_CHECKING:
     from outrider.runs.store import RunStore
