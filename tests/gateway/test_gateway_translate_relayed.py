@@ -30,9 +30,9 @@ SCALARS = st.sampled_from(
     [None, True, 3, -1, 0.5, "x", "stop", "abort", "response.completed", "message_stop", "error"]
 )
 NAMES = st.sampled_from([
-    "choices", "delta", "message", "content", "reasoning_content", "tool_calls", "function", "arguments", "name", "id",
-    "index", "finish_reason", "type", "usage", "prompt_tokens", "prompt_tokens_details", "cached_tokens", "sglext",
-    "spec_tokens_details", "spec_verify_ct", "meta_info", "completion_tokens", "matched_stop", "error", "code",
+    "choices", "delta", "message", "content", "reasoning_content", "tool_calls", "function", "arguments", "name",
+    "id", "index", "finish_reason", "type", "usage", "prompt_tokens", "prompt_tokens_details", "cached_tokens",
+    "sglext", "spec_tokens_details", "spec_verify_ct", "meta_info", "completion_tokens", "matched_stop", "error", "code",
     "response", "status_code", "metrics", "outrider",
 ])  # fmt: skip
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4))

@@ -65,7 +65,7 @@ async def test_addresses_come_and_go():
 
 
 async def test_a_lost_address_is_watched_until_nothing_runs_there():
-    """It gets no new requests; those that it has are failed when it stops answering, and left alone when it does not."""
+    """It gets no new requests; those that it has are failed when it stops answering."""
     answers = [["127.0.0.1"]]
 
     async def resolver(_host, _port):
