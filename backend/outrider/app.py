@@ -7,7 +7,6 @@ import gc
 import logging
 import signal
 import ssl
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -36,7 +35,7 @@ from outrider.dispatch.keys import KeyRing
 from outrider.dispatch.learning import LearningStore, kept, learning_key
 from outrider.errors import ConfigError, SetupError
 from outrider.gateway.access import guard
-from outrider.gateway.background import opened
+from outrider.gateway.background import Background, opened
 from outrider.gateway.boundary import add_headers, boundary
 from outrider.gateway.routes import Routes
 from outrider.policy.loader import Source
@@ -73,6 +72,7 @@ class Gateway:
     keys: KeyRing
     config: Config
     rolls: tuple[Roll, ...] = ()
+    runs: Background | None = None
     url: str = ""
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     """Set: do not wait for running requests on shutdown."""
@@ -125,10 +125,10 @@ def build(
     dispatcher = Dispatcher(admission, pool, client, files, metrics, on_outcome)
     dispatcher.store, dispatcher.tracing = store, _tracing(config.tracing)
     keys = KeyRing(load_keys(config.auth), time.monotonic(), may_change=config.auth.keys_file is not None)
-    gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls)
+    runs = opened(config, dispatcher, pool, keys)
+    gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls, runs)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
     app = web.Application(middlewares=[boundary(metrics), guard(keys)], client_max_size=config.server.max_body_bytes)
-    runs = opened(config, dispatcher, pool, keys)
     Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload, background=runs).add_to(app.router)
     app[GATEWAY] = gateway
     app.on_response_prepare.append(add_headers)
@@ -230,8 +230,7 @@ async def serving(
     try:
         await _listen(runner, config.server)
         gateway = app[GATEWAY]
-        host, port = runner.addresses[0][:2]
-        scheme = "http" if config.server.tls_certificate is None else "https"
+        (host, port), scheme = runner.addresses[0][:2], "https" if config.server.tls_certificate else "http"
         gateway.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         yield gateway
     finally:
@@ -257,20 +256,21 @@ def _tls(server: ServerSection) -> ssl.SSLContext | None:
 
 
 async def _shut_down(runner: web.AppRunner, gateway: Gateway, grace_s: float) -> None:
-    # 1. Stop accepting connections, and requests on idle ones.
+    # 1. Stop accepting connections, requests on idle ones, and runs.
     for site in list(runner.sites):
         await site.stop()
     if runner.server is not None:
         runner.server.pre_shutdown()
+    if gateway.runs is not None:
+        gateway.runs.book.rest()
     # 2. Let running requests finish.
     ends = [asyncio.create_task(gateway.dispatcher.wait_until_idle()), asyncio.create_task(gateway.hurry.wait())]
     await asyncio.wait(ends, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
     for task in ends:
         task.cancel()
-    # 3. Cancel the others, and say how many.
     if gateway.dispatcher.num_open:
         logger.warning("%d requests are cancelled by the shutdown", gateway.dispatcher.num_open)
-    # 4. The runner ends the connections, then the lanes and the client, in the reverse order of their start.
+    # 3. Cancel the others; the connections end, then the lanes and the client.
     await runner.cleanup()
 
 
@@ -291,8 +291,7 @@ async def run(config: Config, *, on_ready: Callable[[Gateway], Coroutine[None, N
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, on_signal)
-        if sys.platform != "win32":
-            loop.add_signal_handler(signal.SIGHUP, gateway.reload)
+        loop.add_signal_handler(signal.SIGHUP, gateway.reload)
         beside = None if on_ready is None else asyncio.create_task(on_ready(gateway))
         await stop.wait()
         if beside is not None:

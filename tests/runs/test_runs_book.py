@@ -8,7 +8,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from outrider.errors import APIError, Rejected, RunNotFound
+from outrider.errors import (
+    APIError,
+    GatewayStopped,
+    LaneUnavailable,
+    QueueFull,
+    Rejected,
+    RunNotFound,
+    StoreUnavailable,
+)
 from outrider.runs.book import RunBook
 from outrider.runs.record import Ending, Record
 from outrider.runs.store import RunStore
@@ -68,7 +76,7 @@ async def test_who_is_silent_loses_the_run_and_can_add_nothing_to_it(tmp_path):
         goes_on.set()
         while not refusals:
             await asyncio.sleep(0.01)
-        assert refusals == ["run_cancelled"]
+        assert refusals == ["run_lost"]
         assert await whole(first, "run_1") == events
 
 
@@ -100,3 +108,126 @@ async def test_a_fault_of_ours_ends_the_run_typed(tmp_path, caplog):
         with pytest.raises(RunNotFound):
             await found.get("run_1", "other")
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_run_past_its_deadline_is_failed_and_does_not_spin(tmp_path):
+    """It waits with longer and longer pauses, tries once more at its deadline, and ends with what refused it."""
+    tries = []
+
+    async def work(_writer):
+        tries.append(time.time())
+        if len(tries) == 1:
+            await asyncio.sleep(0.01)  # accepted meanwhile
+        raise LaneUnavailable("no lane", retry_after_s=None)
+
+    async with book(tmp_path) as found:
+        await found.create(fresh(deadline_at=time.time() + 0.7), work)
+        assert await asyncio.wait_for(whole(found, "run_1"), 5) == [(1, b"lane_unavailable")]
+    assert len(tries) == 3
+
+
+async def test_a_queued_run_that_was_taken_over_is_not_ended_by_its_old_owner(tmp_path):
+    """Its own refusal is nobody's news any more."""
+    goes_on, has_tried = asyncio.Event(), asyncio.Event()
+
+    async def work(_writer):
+        await goes_on.wait()
+        has_tried.set()
+        raise Rejected("no", status=400, code="no")
+
+    class Patient(Resumed):
+        async def prepare(self, _record):
+            async def work(writer):
+                await writer.begin()
+                await has_tried.wait()
+                while "0 open" not in repr(first):
+                    await asyncio.sleep(0.01)
+                return Ending("completed", [b"resumed"])
+
+            return work
+
+    made = section(sqlite_url(tmp_path), lease_s=0.2)
+    second = RunBook(RunStore(made), made, Patient())
+    async with book(tmp_path, lease_s=1000) as first, second.looked_after():
+        await first.create(fresh(), work)
+        while (await second.get("run_1", "t")).status == "queued":
+            await asyncio.sleep(0.01)
+        goes_on.set()
+        assert await asyncio.wait_for(whole(second, "run_1"), 5) == [(1, b"resumed")]
+        assert (await first.get("run_1", "t")).status == "completed"
+
+
+async def test_a_client_that_leaves_while_its_run_is_stored_leaves_no_run(tmp_path):
+    """Nobody was told of it; the next look removes it."""
+    async with book(tmp_path, lease_s=0.1) as found:
+        creating = asyncio.create_task(found.create(fresh(), None))
+        await asyncio.sleep(0)
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        async with asyncio.timeout(5):
+            while True:
+                await asyncio.sleep(0.05)
+                if await found.store.get("run_1") is None:
+                    break
+        assert "0 open" in repr(found)
+
+
+async def test_the_limit_of_open_runs_holds_for_those_who_come_together(tmp_path):
+    """Those that are being stored count too."""
+
+    async def work(_writer):
+        await asyncio.sleep(60)
+
+    async with book(tmp_path, max_open=3) as found:
+        creating = (found.create(fresh(f"run_{i}"), work) for i in range(9))
+        made = await asyncio.gather(*creating, return_exceptions=True)
+        assert [type(one) for one in made if isinstance(one, Exception)] == [QueueFull] * 6
+
+
+async def test_a_resting_book_leaves_what_waits_and_ends_what_has_begun(tmp_path):
+    """Nothing is begun once the process is to stop, and nothing taken up; the next process does it."""
+    may_begin, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def waits(writer):
+        await may_begin.wait()
+        await writer.begin()
+        return Ending("completed", [b"too late"])
+
+    async def runs(writer):
+        await writer.begin()
+        await goes_on.wait()
+        return Ending("completed", [b"done"])
+
+    async with book(tmp_path, lease_s=0.1) as found:
+        await found.create(fresh("run_1"), waits)
+        await found.create(fresh("run_2"), runs)
+        while (await found.get("run_2", "t")).status == "queued":
+            await asyncio.sleep(0.01)
+        found.rest()
+        may_begin.set()
+        with pytest.raises(GatewayStopped):
+            await found.create(fresh("run_3"), runs)
+        await asyncio.sleep(0.3)
+        assert (await found.get("run_1", "t")).status == "queued"
+        goes_on.set()
+        assert await asyncio.wait_for(whole(found, "run_2"), 5) == [(1, b"done")]
+    async with book(tmp_path) as next_one:
+        assert await asyncio.wait_for(whole(next_one, "run_1"), 5) == [(1, b"resumed")]
+
+
+async def test_no_run_is_accepted_that_nobody_looks_after(tmp_path, caplog):
+    """When looking after runs has failed by a fault of ours, it is in the log and creating one is refused."""
+
+    class Broken(RunStore):
+        async def beat(self, owner, now):
+            raise ZeroDivisionError
+
+    made = section(sqlite_url(tmp_path))
+    found = RunBook(Broken(made), made, Resumed())
+    async with found.looked_after():
+        while not caplog.records:
+            await asyncio.sleep(0.01)
+        with pytest.raises(StoreUnavailable):
+            await found.create(fresh(), None)
+    assert "not looked after" in caplog.text

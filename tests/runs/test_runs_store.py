@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from outrider.errors import ConfigError, StoreUnavailable
 from outrider.runs.record import Ending
-from outrider.runs.store import RunStore
+from outrider.runs.store import MAX_WAITING, RunStore
 from runs.databases import full_disk, postgres, record, section, sqlite_url
 
 
@@ -53,7 +53,7 @@ async def test_events_are_numbered_from_one_without_a_gap(store):
     assert await store.begin("run_1", "me", 2.0)
     for events in ([b"a"], [b"b", b"c"], [b"d"]):
         assert await store.append("run_1", "me", events, 3.0)
-    assert await store.end("run_1", Ending("completed", [b"e"], b"{}"), 4.0, 60.0)
+    assert await store.end("run_1", "me", Ending("completed", [b"e"], b"{}"), 4.0, 60.0)
     assert await store.events("run_1", 0, 9) == [(i + 1, b"abcde"[i : i + 1]) for i in range(5)]
     assert await store.events("run_1", 2, 2) == [(3, b"c"), (4, b"d")]
     ended = await store.get("run_1")
@@ -81,7 +81,10 @@ async def test_a_run_ends_once_and_takes_nothing_after_its_end(store):
     assert await store.begin("run_1", "me", 1.0)
     assert not await store.begin("run_1", "me", 1.0)
     assert not await store.append("run_1", "other", [b"x"], 1.0)
-    ends = await asyncio.gather(*(store.end("run_1", Ending(s, [b"z"]), 2.0, 1.0) for s in ("failed", "cancelled")))
+    assert not await store.end("run_1", "other", Ending("failed", [b"z"]), 2.0, 1.0)
+    ends = await asyncio.gather(
+        *(store.end("run_1", "me", Ending(s, [b"z"]), 2.0, 1.0) for s in ("failed", "cancelled"))
+    )
     assert sorted(ends) == [False, True]
     assert not await store.append("run_1", "me", [b"late"], 3.0)
     assert [data for _, data in await store.events("run_1", 0, 9)] == [b"z"]
@@ -118,7 +121,7 @@ async def test_what_has_expired_is_forgotten_with_its_events(store):
         await store.add(record(name))
         await store.begin(name, "me", 1.0)
         await store.append(name, "me", [b"x"], 1.0)
-    await store.end("run_1", Ending("completed"), 10.0, 5.0)
+    await store.end("run_1", "me", Ending("completed"), 10.0, 5.0)
     await store.expire(14.0)
     assert await store.get("run_1")
     await store.expire(16.0)
@@ -210,3 +213,18 @@ async def test_a_password_is_not_shown():
         await store.add(replace(record(), id="run_9"))
     assert "hunter2" not in caught.value.message
     await store.close()
+
+
+async def test_a_store_that_hangs_is_refused_at_once_and_holds_up_no_end(tmp_path):
+    """What waits for it is bounded, and closing gives up what does not come."""
+    made = RunStore(section(sqlite_url(tmp_path), timeout_s=0.2))
+    await made.open()
+    with sqlite3.connect(tmp_path / "runs.sqlite", isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        asked = [asyncio.create_task(made.add(record(f"run_{i}"))) for i in range(MAX_WAITING + 1)]
+        done, _ = await asyncio.wait(asked, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+        assert [type(one.exception()) for one in done] == [StoreUnavailable]
+        async with asyncio.timeout(30):
+            await made.close()
+            await asyncio.gather(*asked, return_exceptions=True)
+        other.execute("ROLLBACK")

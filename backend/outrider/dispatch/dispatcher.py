@@ -90,6 +90,7 @@ class Dispatcher:
                 async with self._admission.slot(call.claim):
                     outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
                     run = self._start(call, model, outcome)
+                    outcome.was_sent = True
                     try:
                         yield run
                     finally:
@@ -122,8 +123,6 @@ class Dispatcher:
             counts_proposed=lane.abilities.counts_proposed, router=self._router,
             max_retries=self._admission.limits.max_retries,
         )  # fmt: skip
-        after_ms = self.policies.policy(decision.workload).hedge_after_ms
-        run.hedge_after_s = None if after_ms is None else after_ms / 1000
         run.sent_s = time.monotonic()
         lane.enter(run.sent_s)
         return run
@@ -156,9 +155,9 @@ def _chosen(decision: Decision) -> dict[str, str | int]:
 
 @contextmanager
 def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
-    """Count the request on its key for the block, and charge what it used at the end. RateLimited.
+    """Count the request on its key for the block, and charge what it used at the end; nothing where no lane got it.
 
-    A request of which nothing was sent to a lane uses nothing up.
+    RateLimited.
     """
     key = call.key
     if key is None:
@@ -168,10 +167,7 @@ def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
     try:
         yield
     finally:
-        now_s = time.monotonic()
-        if outcome.is_sent:
-            # Without a usage count from the lane, the events of a stream are the best known.
-            completed = outcome.num_completion_tokens
-            key.leave(outcome.num_prompt_tokens + (outcome.num_events if completed is None else completed), now_s)
-        else:
-            key.give_back(now_s)
+        # Without a usage count from the lane, the events of a stream are the best known.
+        completed = outcome.num_completion_tokens
+        num_tokens = outcome.num_prompt_tokens + (outcome.num_events if completed is None else completed)
+        key.leave(num_tokens, time.monotonic(), was_sent=outcome.was_sent)

@@ -67,10 +67,18 @@ def refuse_internal(body: Mapping[str, Any], key: Key | None) -> None:
             raise InvalidRequest(f"{name} is not open to this caller", param=name)
 
 
+def seen_tenant(key: Key | None) -> str | None:
+    """Whose runs and responses the caller may see; None: all, for an administrator's key."""
+    return None if key is not None and key.section.is_admin else tenant_of(key)
+
+
+def tenant_of(key: Key | None) -> str:
+    return "none" if key is None else key.tenant
+
+
 def claim_of(headers: Mapping[str, str], key: Key | None, limits: AdmissionSection) -> Claim:
     """Priority, tenant and deadline, from the headers and the key. InvalidRequest, Forbidden."""
-    tenant = "none" if key is None else key.tenant
-    return Claim(_priority(headers.get(PRIORITY), key), tenant, _deadline_s(headers.get(DEADLINE), limits))
+    return Claim(_priority(headers.get(PRIORITY), key), tenant_of(key), _deadline_s(headers.get(DEADLINE), limits))
 
 
 def _priority(asked: str | None, key: Key | None) -> Priority:

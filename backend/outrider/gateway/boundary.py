@@ -55,6 +55,11 @@ def boundary(metrics: Metrics) -> Middleware:
     return middleware
 
 
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """An answer of our own, as JSON."""
+    return web.Response(status=status, body=orjson.dumps(value), content_type="application/json", headers=headers)
+
+
 def _access_line(request: web.Request, route: str, status: int, total_s: float) -> str:
     key = request.get(KEY)
     headers = request.get(ALWAYS_HEADERS, {})

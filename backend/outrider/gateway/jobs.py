@@ -15,6 +15,7 @@ import orjson
 from outrider.dispatch.call import Call
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, InvalidRequest, RouteNotFound, RunNotFound, StoreUnavailable
+from outrider.gateway.access import seen_tenant
 from outrider.gateway.relay import Relay, whole_body
 from outrider.gateway.stream import StreamRelay
 from outrider.gateway.translate import messages_request, responses_request
@@ -59,9 +60,13 @@ class Job:
     async def body(self, run: Run) -> tuple[bytes, Mapping[str, str]]:
         """The whole answer and headers. As `whole_body`; StoreUnavailable when it was to be stored and is not."""
         raw, headers = await whole_body(run)
-        told = raw if self.answer is None else await translated_body(raw, self.answer())
-        run.succeed()
-        return told, headers
+        if self.answer is None:
+            return raw, headers
+        try:
+            return await translated_body(raw, self.answer()), headers
+        except APIError as error:
+            run.fail(error)
+            raise
 
     def record(self) -> Record:
         """What is stored of it."""
@@ -76,10 +81,7 @@ class Desk:
         self._book = book
 
     async def job(self, call: Call, run: str | None = None) -> Job:
-        """`run` is the id of a run that is taken up again.
-
-        InvalidRequest, StoreUnavailable; ModelNotFound, LaneUnavailable where it depends on the lanes.
-        """
+        """`run` is the id of a run that is taken up again. InvalidRequest, StoreUnavailable."""
         if call.path == RESPONSES:
             return await self._response(call, run or f"resp_{token_hex(16)}")
         if call.path == MESSAGES and not self._has_route(call):
@@ -114,7 +116,7 @@ class Desk:
         turns: list[list[dict[str, Any]]] = []
         while previous is not None:
             try:
-                record = await self._book.get(str(previous), tenant_of(call))
+                record = await self._book.get(str(previous), seen_tenant(call.key))
             except RunNotFound:
                 if turns or is_ours:
                     raise _no_previous(previous) from None
@@ -127,7 +129,7 @@ class Desk:
         return [message for turn in reversed(turns) for message in turn]
 
     def _has_route(self, call: Call) -> bool:
-        """ModelNotFound; LaneUnavailable, since nobody knows what a lane that is down would do."""
+        """As `Pool.ready`, but for the route."""
         try:
             return bool(self._pool.ready(self._pool.card(call.model).id, call.path))
         except RouteNotFound:
@@ -166,11 +168,6 @@ class _Keeping:
         return True
 
 
-def tenant_of(call: Call) -> str | None:
-    """Whose runs the caller may see; None: all, for an administrator's key."""
-    return None if call.key is not None and call.key.section.is_admin else call.claim.tenant
-
-
 def is_background_response(call: Call) -> bool:
     return call.path == RESPONSES and call.body.get("background") is True
 
@@ -202,7 +199,8 @@ def _as_chat(call: Call, chat: dict[str, Any]) -> Call:
 
 
 def _turn(body: Mapping[str, Any], answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return responses_request.messages_of([*responses_request.input_items(body), *answer["output"]])
+    said = [item for item in answer["output"] if item["type"] != "reasoning"]
+    return responses_request.messages_of([*responses_request.input_items(body), *said])
 
 
 def _no_previous(previous: object) -> InvalidRequest:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
 
-import orjson
 from aiohttp import web
 
 from outrider.config import Config
@@ -19,7 +17,7 @@ from outrider.errors import BodyTooLarge, RateLimited, RequestTimeout, Unsupport
 from outrider.gateway.access import KEY
 from outrider.gateway.attach import plan_headers
 from outrider.gateway.background import Background
-from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID
+from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID, json_response
 from outrider.gateway.calls import Arrival, read_call
 from outrider.gateway.jobs import Desk, Job
 from outrider.gateway.openapi import document
@@ -111,22 +109,22 @@ class Routes:
     async def reload(self, _request: web.Request) -> web.Response:
         """Policies and keys are read again; 422 when something is wrong, and then nothing changes."""
         problem = self._reload()
-        return _json({"problem": problem}, 200 if problem is None else 422)
+        return json_response({"problem": problem}, 200 if problem is None else 422)
 
     async def list_models(self, _request: web.Request) -> web.Response:
         """Every model that some lane serves.
 
         503 while no lane has ever been ready: models that are unknown are not none.
         """
-        return _json({"object": "list", "data": [card.fields for card in self._pool.models()]})
+        return json_response({"object": "list", "data": [card.fields for card in self._pool.models()]})
 
     async def get_model(self, request: web.Request) -> web.Response:
         """One model."""
-        return _json(self._pool.card(request.match_info["id"]).fields)
+        return json_response(self._pool.card(request.match_info["id"]).fields)
 
     async def health(self, _request: web.Request) -> web.Response:
         """200 while the process lives."""
-        return _json({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def ready(self, _request: web.Request) -> web.Response:
         """200 when some lane takes requests, else 503. Open to everybody, so that reasons are not told here."""
@@ -136,7 +134,7 @@ class Routes:
             "lanes": [{"name": lane.name, "state": lane.state.value} for lane in self._pool.lanes],
             "policies": {"hash": self._dispatcher.files.digest},
         }
-        return _json(body, 200 if is_ready else 503)
+        return json_response(body, 200 if is_ready else 503)
 
     async def list_lanes(self, _request: web.Request) -> web.Response:
         """Every lane with its abilities, its load and where its profile is wrong; the workloads and their files."""
@@ -146,7 +144,7 @@ class Routes:
             "workloads": self._dispatcher.policies.workloads,
             "policies": {"hash": files.digest, "problem": files.problem},
         }
-        return _json(body)
+        return json_response(body)
 
     async def drain(self, request: web.Request) -> web.Response:
         """The lane takes no new requests and ends those that it has; answers with the lane."""
@@ -159,11 +157,11 @@ class Routes:
     def _drained(self, request: web.Request, *, is_draining: bool) -> web.Response:
         lane = self._pool.named(request.match_info["name"])
         lane.is_draining = is_draining
-        return _json(lane.to_wire())
+        return json_response(lane.to_wire())
 
     async def openapi(self, request: web.Request) -> web.Response:
         """What this gateway serves, as an OpenAPI document."""
-        return _json(document(request.app.router))
+        return json_response(document(request.app.router))
 
     async def metrics(self, _request: web.Request) -> web.Response:
         """What was counted and measured, in Prometheus' text format."""
@@ -179,15 +177,7 @@ class Routes:
 async def _attempt(request: web.Request, job: Job, run: Run) -> web.StreamResponse:
     limits = {} if job.call.key is None else job.call.key.headers()
     request[ALWAYS_HEADERS] = plan_headers(run) | limits
-    try:
-        if job.call.is_stream:
-            return await relay_stream(request, job.relay(run))
-        body, headers = await job.body(run)
-    finally:
-        if run.hedged:  # perhaps on another lane now
-            request[ALWAYS_HEADERS] = plan_headers(run) | limits
+    if job.call.is_stream:
+        return await relay_stream(request, job.relay(run))
+    body, headers = await job.body(run)
     return web.Response(body=body, headers={"Content-Type": "application/json", **headers})
-
-
-def _json(value: Any, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=orjson.dumps(value), content_type="application/json")

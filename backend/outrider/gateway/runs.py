@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -11,8 +11,9 @@ import orjson
 from aiohttp import web
 
 from outrider.errors import InvalidRequest, RouteNotFound, RunNotFound, StoreUnavailable
-from outrider.gateway.access import KEY
+from outrider.gateway.access import KEY, seen_tenant
 from outrider.gateway.background import Background, numbered, to_wire
+from outrider.gateway.boundary import json_response
 from outrider.gateway.jobs import Job
 from outrider.gateway.relay import STREAM_HEADERS
 from outrider.gateway.translate.responses_answer import ResponsesAnswer
@@ -53,10 +54,10 @@ class RunRoutes:
         record = await self._background.book.create(job.record(), self._background.work(job))
         if not job.is_background_response:
             where = f"/outrider/runs/{record.id}"
-            return _json(to_wire(record), 202, {"Location": where})
+            return json_response(to_wire(record), 202, {"Location": where})
         if job.client.is_stream:
             return await self._follow(request, record, 0)
-        return _json(_response(record))
+        return json_response(_response(record))
 
     async def list_runs(self, request: web.Request) -> web.Response:
         """The caller's runs without their answers, stored responses among them; the newest first, behind `after`."""
@@ -69,7 +70,7 @@ class RunRoutes:
                 raise InvalidRequest(f"after: there is no run {behind!r}", param="after") from error
         records = await self._book.newest(_tenant(request), limit + 1, after)
         page = [to_wire(record) for record in records[:limit]]
-        return _json({"object": "list", "data": page, "has_more": len(records) > limit})
+        return json_response({"object": "list", "data": page, "has_more": len(records) > limit})
 
     async def get(self, request: web.Request) -> web.Response:
         """The run, with its answer where that is one object."""
@@ -89,13 +90,13 @@ class RunRoutes:
 
     async def cancel(self, request: web.Request) -> web.Response:
         """The run, as it is then; one that has ended stays as it is."""
-        return _json(to_wire(await self._cancelled(request)))
+        return json_response(to_wire(await self._cancelled(request)))
 
     async def delete(self, request: web.Request) -> web.Response:
         """The run is forgotten, and cancelled when it has not ended."""
         record = await self._own(request)
         await self._book.delete(record)
-        return _json({"id": record.id, "object": "outrider.run", "deleted": True})
+        return json_response({"id": record.id, "object": "outrider.run", "deleted": True})
 
     async def get_response(self, request: web.Request) -> web.StreamResponse:
         """The response as it is now; with `stream=true` its events behind `starting_after`."""
@@ -105,7 +106,7 @@ class RunRoutes:
         if stream not in ("true", "false"):
             raise InvalidRequest("stream: expected true or false", param="stream")
         if stream == "false":
-            return _json(_response(record))
+            return json_response(_response(record))
         if record.is_over and not record.num_events:
             raise InvalidRequest("stream: events are kept of background responses only", param="stream")
         return await self._follow(request, record, after)
@@ -113,13 +114,13 @@ class RunRoutes:
     async def cancel_response(self, request: web.Request) -> web.Response:
         """The response, as it is then."""
         await self._own_response(request)
-        return _json(_response(await self._cancelled(request)))
+        return json_response(_response(await self._cancelled(request)))
 
     async def delete_response(self, request: web.Request) -> web.Response:
         """The response is forgotten, and cancelled when it has not ended."""
         record = await self._own_response(request)
         await self._book.delete(record)
-        return _json({"id": record.id, "object": "response", "deleted": True})
+        return json_response({"id": record.id, "object": "response", "deleted": True})
 
     async def list_input(self, request: web.Request) -> web.Response:
         """The items of the response's own input, by `order` and after the item `after`."""
@@ -138,7 +139,7 @@ class RunRoutes:
             items = items[ids.index(after) + 1 :]
         page = items[:limit]
         ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
-        return _json({"object": "list", "data": page, **ends, "has_more": len(items) > limit})
+        return json_response({"object": "list", "data": page, **ends, "has_more": len(items) > limit})
 
     @property
     def _book(self) -> RunBook:
@@ -195,9 +196,7 @@ async def _write(
 
 
 def _tenant(request: web.Request) -> str | None:
-    """Whose runs the caller may see; None: all, for an administrator's key."""
-    key = request.get(KEY)
-    return "none" if key is None else None if key.section.is_admin else key.tenant
+    return seen_tenant(request.get(KEY))
 
 
 def _limit(request: web.Request) -> int:
@@ -239,7 +238,3 @@ def _number(name: str, given: str | None, default: int) -> int:
     if not (given.isascii() and given.isdecimal() and int(given[:20]) <= MAX_NUMBER):
         raise InvalidRequest(f"{name}: expected a number", param=name)
     return int(given)
-
-
-def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(status=status, body=orjson.dumps(value), content_type="application/json", headers=headers)

@@ -7,24 +7,24 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from outrider.config import RunsSection
 from outrider.errors import (
     APIError,
+    GatewayStopped,
     InternalError,
     LaneUnavailable,
     QueueFull,
     QueueTimeout,
     RateLimited,
-    RunNotFound,
     StoreUnavailable,
 )
+from outrider.runs.reader import RunReader
 from outrider.runs.record import Ending, Record, Status
 from outrider.runs.work import Work, Worker, Writer, cancelled, stopped
 
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RETRY_S = 0.5
-#: How often the runs of other processes are looked at; those of our own say when there is news.
-_POLL_S = 0.5
-_BATCH = 256
+#: Between two attempts of a run that waits; doubled with every one.
+_RETRY_S, _MAX_RETRY_S = 0.5, 5.0
 #: What a run that was accepted waits for, as long as it has not begun.
 _PASSING = (LaneUnavailable, QueueFull, QueueTimeout, RateLimited)
 
@@ -54,114 +52,88 @@ class _Entry:
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
-class RunBook:
+class RunBook(RunReader):
     """Use `looked_after` around the life of the process."""
 
     def __init__(self, store: RunStore, section: RunsSection, worker: Worker) -> None:
-        self.store = store
+        super().__init__(store)
         self._section = section
         self._worker = worker
         self._owner = f"{socket.gethostname()[:40]}:{os.getpid()}:{token_hex(4)}"
         self._entries: dict[str, _Entry] = {}
-        self._unsaved: dict[str, Ending] = {}
         self._unwanted: set[str] = set()
         self._tails: set[asyncio.Task[None]] = set()
-        self._news: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        self._num_adding = 0
+        self._is_resting = False
+        self._regular: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<RunBook {self._owner} {len(self._entries)} open, {len(self._unsaved)} unsaved>"
+        return f"<RunBook {self._owner} {len(self._entries)} open, {len(self.unsaved)} unsaved>"
 
     @asynccontextmanager
     async def looked_after(self) -> AsyncIterator[None]:
         """Take up what was left, and at the end fail what has begun and leave the rest to the next process."""
         await self.store.open()
-        regular = asyncio.create_task(self._look_after())
+        self._regular = asyncio.create_task(self._look_after())
+        self._regular.add_done_callback(_log_fault)
         try:
             yield
         finally:
-            regular.cancel()
-            tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
+            tasks = [self._regular, *(entry.task for entry in self._entries.values() if entry.task is not None)]
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(regular, *tasks, *self._tails, return_exceptions=True)
+            await asyncio.gather(*tasks, *self._tails, return_exceptions=True)
             with suppress(StoreUnavailable):
                 await self.store.release(self._owner)
             await self.store.close()
 
+    def rest(self) -> None:
+        """Begin nothing more, since the process is to stop: what waits is left to the next one."""
+        self._is_resting = True
+        for entry in self._entries.values():
+            if not entry.writer.has_begun and entry.task is not None:
+                entry.task.cancel()
+
     async def create(self, record: Record, work: Work) -> Record:
         """Keep the run, then begin it. What a request would be refused for at once is raised, and nothing is kept.
 
-        QueueFull at the limit of open runs; StoreUnavailable.
+        QueueFull at the limit of open runs; StoreUnavailable; GatewayStopped.
         """
-        if len(self._entries) >= self._section.max_open:
-            raise QueueFull(f"{len(self._entries)} runs are open already", retry_after_s=1.0)
         record = replace(record, owner=self._owner, beat_at=time.time())
-        try:
-            await self.store.add(record)
-        except StoreUnavailable:
-            self._unwanted.add(record.id)  # it may still be written when the store answers again
-            raise
+        await self._add(record)
         entry = self._start(record, work, is_accepted=False)
-        await asyncio.sleep(0)  # its first step goes to where it first waits: in the queue, or for the store
-        entry.is_accepted = True
+        try:
+            await asyncio.sleep(0)  # its first step goes to where it first waits: in the queue, or for the store
+        finally:
+            entry.is_accepted = True  # from here on it is there, whether its client is or not
+            if entry.refusal is not None:
+                self._unwanted.add(record.id)
         if entry.refusal is not None:
-            self._unwanted.add(record.id)
             await self._sweep()
             raise entry.refusal
         return record
+
+    async def _add(self, record: Record) -> None:
+        if self._is_resting:
+            raise GatewayStopped("the gateway stops")
+        if self._regular is None or self._regular.done():
+            raise StoreUnavailable("the runs are not looked after", retry_after_s=None)
+        num_open = len(self._entries) + self._num_adding
+        if num_open >= self._section.max_open:
+            raise QueueFull(f"{num_open} runs are open already", retry_after_s=1.0)
+        self._num_adding += 1
+        try:
+            await self.store.add(record)
+        except (StoreUnavailable, asyncio.CancelledError):
+            self._unwanted.add(record.id)  # it may still be written, and nobody has been told of it
+            raise
+        finally:
+            self._num_adding -= 1
 
     async def keep(self, record: Record) -> None:
         """A run that has ended already. StoreUnavailable."""
         now = time.time()
         await self.store.add(replace(record, ended_at=now, expires_at=now + self._section.keep_s))
-
-    async def get(self, run: str, tenant: str | None) -> Record:
-        """A run of the tenant, of any for None. RunNotFound, StoreUnavailable."""
-        record = await self.store.get(run)
-        is_old = record is not None and record.expires_at is not None and record.expires_at < time.time()
-        if record is None or is_old or tenant not in (None, record.tenant):
-            raise RunNotFound(f"there is no run {run}")
-        return self._as_ended(record)
-
-    def _as_ended(self, record: Record) -> Record:
-        """With an end that is not stored yet."""
-        ending = self._unsaved.get(record.id)
-        if ending is None or record.is_over:
-            return record
-        num_events = record.num_events + len(ending.events)
-        return replace(record, status=ending.status, answer=ending.answer, error=ending.error, num_events=num_events)
-
-    async def newest(self, tenant: str | None, limit: int, after: Record | None) -> list[Record]:
-        """Runs of the tenant, of all for None, the newest first; those behind `after`. StoreUnavailable."""
-        return [self._as_ended(record) for record in await self.store.newest(tenant, limit, after, time.time())]
-
-    async def follow(self, run: str, after: int) -> AsyncGenerator[list[tuple[int, bytes]]]:
-        """Events behind number `after` as they come, to the run's end; none now and then, while none come.
-
-        StoreUnavailable.
-        """
-        while True:
-            news = self._news.setdefault(run, asyncio.Event())
-            if events := await self.store.events(run, after, _BATCH):
-                after = events[-1][0]
-                yield events
-                continue
-            try:
-                record = await self.get(run, None)
-            except RunNotFound:
-                return  # deleted meanwhile
-            if (ending := self._unsaved.get(run)) is not None:
-                numbered = enumerate(ending.events, record.num_events - len(ending.events) + 1)
-                yield [(number, data) for number, data in numbered if number > after]
-                return
-            if record.num_events > after:
-                continue
-            if record.is_over:
-                return
-            yield []
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_S):
-                    await news.wait()
 
     async def cancel(self, record: Record) -> None:
         """End it; what has ended stays as it is. A run of another process ends when that one has seen it."""
@@ -180,11 +152,11 @@ class RunBook:
         if not record.is_over:
             await self.cancel(record)
         await self.store.delete(record.id)
-        self._unsaved.pop(record.id, None)
-        self._tell(record.id)
+        self.unsaved.pop(record.id, None)
+        self.tell(record.id)
 
     def _start(self, record: Record, work: Work | None, *, is_accepted: bool) -> _Entry:
-        entry = _Entry(record, Writer(self.store, record.id, self._owner, self._tell), work, is_accepted)
+        entry = _Entry(record, Writer(self.store, record.id, self._owner, self.tell), work, is_accepted)
         self._entries[record.id] = entry
         entry.task = asyncio.create_task(self._drive(entry), name=f"run {record.id}")
         entry.task.add_done_callback(lambda task: self._left(entry, task))
@@ -210,8 +182,7 @@ class RunBook:
         """None when the run was refused at once, and is not one."""
         record = entry.record
         try:
-            work = entry.work or await self._worker.prepare(record)
-            return await self._attempts(entry, work)
+            return await self._attempts(entry)
         except APIError as error:
             if entry.is_accepted:
                 return self._failure(record, error)
@@ -221,20 +192,23 @@ class RunBook:
             if entry.is_cancelling:
                 return self._failure(record, cancelled(), "cancelled")
             if not entry.writer.has_begun:
-                raise  # the process stops; it stays in the queue for the next one
+                raise  # the process stops; the run stays in the queue for the next one
             return self._failure(record, stopped())
 
-    async def _attempts(self, entry: _Entry, work: Work) -> Ending:
+    async def _attempts(self, entry: _Entry) -> Ending:
         """Once, and again while lanes and limits do not let it begin."""
-        ends_at = entry.record.created_at + self._section.keep_s
+        ends_at = entry.record.deadline_at or entry.record.created_at + self._section.keep_s
+        pause_s = _RETRY_S
         while True:
             try:
+                work = entry.work or await self._worker.prepare(entry.record)
                 return await work(entry.writer)
             except _PASSING as error:
-                if entry.writer.has_begun or not entry.is_accepted or time.time() > ends_at:
+                left_s = ends_at - time.time()
+                if entry.writer.has_begun or not entry.is_accepted or left_s <= 0:
                     raise
-                left_s = (entry.record.deadline_at or ends_at) - time.time()
-                await asyncio.sleep(max(min(error.retry_after_s or _RETRY_S, _RETRY_S, left_s), 0.0))
+                await asyncio.sleep(min(max(error.retry_after_s or 0.0, pause_s), _MAX_RETRY_S, left_s))
+                pause_s = min(2 * pause_s, _MAX_RETRY_S)
 
     def _failure(self, record: Record, error: APIError, status: Status = "failed") -> Ending:
         return Ending(status, [self._worker.error_event(record, error)], error=error.to_wire()["error"])
@@ -242,16 +216,11 @@ class RunBook:
     async def _end(self, record: Record, ending: Ending) -> None:
         """When the store cannot be written now, it is told to those who ask, and tried again."""
         try:
-            await self.store.end(record.id, ending, time.time(), self._section.keep_s)
+            await self.store.end(record.id, self._owner, ending, time.time(), self._section.keep_s)
         except StoreUnavailable as error:
             logger.warning("the end of run %s is not stored yet: %s", record.id, error.message)
-            self._unsaved[record.id] = ending
-        self._tell(record.id)
-
-    def _tell(self, run: str) -> None:
-        news = self._news.pop(run, None)
-        if news is not None:
-            news.set()
+            self.unsaved[record.id] = ending
+        self.tell(record.id)
 
     async def _look_after(self) -> None:
         while True:
@@ -264,9 +233,9 @@ class RunBook:
 
     async def _sweep(self) -> None:
         """What could not be written before."""
-        for run, ending in list(self._unsaved.items()):
-            await self.store.end(run, ending, time.time(), self._section.keep_s)
-            self._unsaved.pop(run, None)
+        for run, ending in list(self.unsaved.items()):
+            await self.store.end(run, self._owner, ending, time.time(), self._section.keep_s)
+            self.unsaved.pop(run, None)
         for run in list(self._unwanted):
             await self.store.delete(run)
             self._unwanted.discard(run)
@@ -277,7 +246,8 @@ class RunBook:
         for run in await self.store.beat(self._owner, now):
             if (entry := self._entries.get(run)) is not None:
                 await self.cancel(entry.record)
-        for record in await self.store.abandoned(now - self._section.lease_s):
+        left = [] if self._is_resting else await self.store.abandoned(now - self._section.lease_s)
+        for record in left:
             if await self.store.take(record, self._owner, time.time()):
                 await self._take_up(record)
         await self.store.expire(now)
@@ -290,3 +260,8 @@ class RunBook:
             await self._end(record, self._failure(record, stopped()))
         else:
             self._start(replace(record, owner=self._owner), None, is_accepted=True)
+
+
+def _log_fault(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.critical("runs are not looked after any more, and no more are accepted", exc_info=error)

@@ -6,6 +6,7 @@ Every operation is one transaction that goes on when its caller is cancelled; pa
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -20,7 +21,12 @@ from outrider.config import RunsSection
 from outrider.errors import ConfigError, StoreUnavailable
 from outrider.runs.record import OPEN, Ending, Record
 
+logger = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
+
+#: A store that hangs must not collect what it is told meanwhile.
+MAX_WAITING = 1024
 
 _SCHEMA = sa.MetaData()
 _RUNS = sa.Table(
@@ -84,10 +90,18 @@ class RunStore:
         await self._write(lambda connection: connection.run_sync(_SCHEMA.create_all))
 
     async def close(self) -> None:
-        """Wait for what is being written, then close the connections."""
+        """Wait for what is being written, then close the connections; not for ever, when the store hangs."""
         if self._tasks:
-            await asyncio.wait(self._tasks)
-        await self._engine.dispose()
+            await asyncio.wait(self._tasks, timeout=2 * self._timeout_s)
+        stuck = list(self._tasks)
+        for task in stuck:
+            task.cancel()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await asyncio.gather(*stuck, return_exceptions=True)
+                await self._engine.dispose()
+        except TimeoutError:
+            logger.error("the store of runs does not answer; %d operations are given up", len(stuck))
 
     async def add(self, record: Record) -> None:
         await self._write(lambda connection: connection.execute(_RUNS.insert().values(**asdict(record))))
@@ -124,9 +138,9 @@ class RunStore:
         change = _RUNS.update().where(_RUNS.c.id == run, _RUNS.c.owner == owner, _RUNS.c.status == "in_progress")
         return await self._write(lambda connection: _advance(connection, run, change.values(beat_at=now), events))
 
-    async def end(self, run: str, ending: Ending, now: float, keep_s: float) -> bool:
-        """The end and the last events together. False when the run has ended already."""
-        change = _RUNS.update().where(_RUNS.c.id == run, _IS_OPEN).values(
+    async def end(self, run: str, owner: str, ending: Ending, now: float, keep_s: float) -> bool:
+        """The end and the last events together. False when the run has ended already or is not ours any more."""
+        change = _RUNS.update().where(_RUNS.c.id == run, _RUNS.c.owner == owner, _IS_OPEN).values(
             status=ending.status, answer=ending.answer, error=ending.error, owner=None, ended_at=now,
             expires_at=now + keep_s,
         )  # fmt: skip
@@ -194,6 +208,9 @@ class RunStore:
 
     async def _whole(self, work: Coroutine[Any, Any, _T]) -> _T:
         """In a task of its own: a caller that is cancelled leaves no half transaction and no open connection."""
+        if len(self._tasks) >= MAX_WAITING:
+            work.close()
+            raise StoreUnavailable(f"{MAX_WAITING} operations wait for the store of runs", retry_after_s=1.0)
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -28,12 +28,12 @@ class Writer:
         """Before anything is sent to a lane. Rejected when the run is not ours any more."""
         self.has_begun = True
         if not await self._store.begin(self._run, self._owner, time.time()):
-            raise cancelled()
+            raise lost()
 
     async def write(self, events: list[bytes]) -> None:
         """Keep events; they are seen by others when this returns. Rejected when the run is not ours any more."""
         if not await self._store.append(self._run, self._owner, events, time.time()):
-            raise cancelled()
+            raise lost()
         self._on_news(self._run)
 
 
@@ -52,6 +52,10 @@ class Worker(Protocol):
 
 def cancelled() -> Rejected:
     return Rejected("the run was cancelled", status=409, code="run_cancelled")
+
+
+def lost() -> Rejected:
+    return Rejected("the run was deleted, or another gateway has taken it up", status=409, code="run_lost")
 
 
 def stopped() -> GatewayStopped:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import orjson
 
 from outrider.dispatch.run import Run
-from outrider.errors import APIError
+from outrider.errors import APIError, LaneFailed
 from outrider.gateway.stream import StreamRelay
 from outrider.gateway.translate.delta import Delta, read_delta
 from outrider.gateway.translate.messages_answer import MessagesAnswer
@@ -104,13 +104,17 @@ class TranslatedRelay:
         return orjson.dumps(self._answer.whole() | self._ours) if self.is_over else None
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        return self._told(self._inner.feed(events))
+        return b"".join(map(self._take, self._decoder.feed(self._inner.feed(events))))
 
     def end(self) -> bytes:
-        return self._told(self._inner.end())
+        return b"".join(map(self._take, self._decoder.feed(self._inner.end())))
 
     def fail(self, error: APIError) -> bytes:
-        return self._told(self._inner.fail(error))
+        held = self._inner.fail(error)
+        try:
+            return b"".join(map(self._take, self._decoder.feed(held)))
+        except LaneFailed:
+            return b""  # what is wrong with the stream is told already
 
     async def settle(self) -> bytes:
         """The last events, once the chat is over. What hinders the answer from being stored is raised."""
@@ -123,16 +127,6 @@ class TranslatedRelay:
 
     def error_event(self, error: APIError) -> bytes:
         return self._answer.error_event(error)
-
-    def _told(self, raw: bytes) -> bytes:
-        """Of whole events of chat. Stops at one that is none."""
-        out = []
-        try:
-            for event in self._decoder.feed(raw):
-                out.append(self._take(event))
-        except APIError as error:
-            self._inner.fail(error)
-        return b"".join(out)
 
     def _take(self, event: Event) -> bytes:
         if event.data is None:
@@ -150,7 +144,7 @@ class TranslatedRelay:
 
 
 async def translated_body(raw: bytes, answer: Answer) -> bytes:
-    """The route's whole answer, for that of a chat. LaneFailed when that is none."""
+    """The route's whole answer, for that of a chat."""
     completion = read_object(raw)
     answer.feed(read_delta(completion))
     answer.complete()
