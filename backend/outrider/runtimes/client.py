@@ -74,6 +74,8 @@ class LaneAnswer:
     def __init__(self, lane: str, response: aiohttp.ClientResponse) -> None:
         self._lane = lane
         self._response = response
+        self._ahead = b""
+        """Bytes of the body that were waited for and not yet given."""
         self.is_ended = False
         """The lane has nothing more to do for this request."""
 
@@ -81,10 +83,15 @@ class LaneAnswer:
     def headers(self) -> Mapping[str, str]:
         return self._response.headers
 
+    async def begin(self) -> None:
+        """Wait for the body's first bytes, or its end. LaneFailed when the connection breaks."""
+        with _translated(self._lane):
+            self._ahead = await self._response.content.readany()
+
     async def body(self) -> bytes:
         """The whole body of an answer that is no stream."""
         with _translated(self._lane):
-            raw = await self._response.read()
+            raw = self._ahead + await self._response.read()
         self.is_ended = True
         return raw
 
@@ -96,7 +103,7 @@ class LaneAnswer:
         decoder = SSEDecoder()
         while True:
             with _translated(self._lane):
-                data = await self._response.content.readany()
+                data, self._ahead = self._ahead or await self._response.content.readany(), b""
                 events = decoder.feed(data) if data else decoder.close()
             is_done = any(event.data == DONE for event in events)
             self.is_ended = is_done or not data

@@ -104,17 +104,13 @@ class TranslatedRelay:
         return orjson.dumps(self._answer.whole() | self._ours) if self.is_over else None
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        return b"".join(map(self._take, self._decoder.feed(self._inner.feed(events))))
+        return self._told(self._inner.feed(events))
 
     def end(self) -> bytes:
-        return b"".join(map(self._take, self._decoder.feed(self._inner.end())))
+        return self._told(self._inner.end())
 
     def fail(self, error: APIError) -> bytes:
-        held = self._inner.fail(error)
-        try:
-            return b"".join(map(self._take, self._decoder.feed(held)))
-        except LaneFailed:
-            return b""  # what is wrong with the stream is told already
+        return self._told(self._inner.fail(error))
 
     async def settle(self) -> bytes:
         """The last events, once the chat is over. What hinders the answer from being stored is raised."""
@@ -127,6 +123,17 @@ class TranslatedRelay:
 
     def error_event(self, error: APIError) -> bytes:
         return self._answer.error_event(error)
+
+    def _told(self, raw: bytes) -> bytes:
+        """Of whole events of chat; those before one that is none stay told."""
+        out = []
+        try:
+            for event in self._decoder.feed(raw):
+                out.append(self._take(event))
+        except LaneFailed as error:
+            if self.failure is None:
+                self._inner.fail(error)
+        return b"".join(out)
 
     def _take(self, event: Event) -> bytes:
         if event.data is None:
