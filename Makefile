@@ -14,23 +14,24 @@ demo: model
 serve: model
 	@$(BIN)/outrider serve $(ARGS)
 
+# Two processes with a thread each are faster than one with two; to debug in one: ARGS="-n 0 ...".
 test: model
-	$(BIN)/python -m pytest -m "not sglang and not conformance" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not sglang and not conformance" $(ARGS)
 
 # Real SGLang on a CPU: its environment (1.5 GB, some minutes, once), and the tests of lanes that need it.
 sglang-env: $(READY)
 	@$(BIN)/outrider lanes env
 
-# Where it cannot be built the tests are skipped, and say so.
+# Where it cannot be built the end of the run says what was NOT RUN; OUTRIDER_REQUIRE_TOOLS=1 makes that a failure.
 test-sglang: model
 	-@$(BIN)/outrider lanes env
 	$(BIN)/python -m pytest -m sglang tests/sglang tests/contract tests/e2e $(ARGS)
 
 # Other makers' checkers of protocols, in an environment that is built first (once), and openai-python's own tests.
-# Where it cannot be built they are skipped, and say so.
+# Where it cannot be built: as above.
 conformance: model
 	-@PYTHONPATH=tests $(BIN)/python -m conformance.environment
-	$(BIN)/python -m pytest -m conformance -rs tests/conformance $(ARGS)
+	$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
 
 bench: model
 	@$(BIN)/outrider bench engine --suite tasks $(JSON_ARG) $(ARGS)

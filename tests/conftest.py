@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from markov import random_chain, write_markov_checkpoint
+from not_run import summary
 from outrider.config import DEFAULT_MODEL, cache_dir
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """What was not run stands last, below all that passed."""
+    yield
+    for line in summary(terminalreporter.stats.get("skipped", ())):
+        terminalreporter.write_line(line, red=True, bold=True)
 
 
 @pytest.fixture(scope="session")

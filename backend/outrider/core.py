@@ -114,8 +114,6 @@ class Report(BaseModel):
     rule: str
     task: str
     reasons: list[str]
-    hedged: list[str] | None = Field(default=None, exclude_if=lambda lanes: lanes is None)
-    """Both lanes, where a second one was asked beside a silent one; left out otherwise."""
     inputs: dict[str, Any] | None = None
     """The policy's inputs, with `verbose`."""
 
@@ -288,12 +286,12 @@ class Outcome:
     first_event_s: float | None = None
     """Seconds from arrival to the first event relayed."""
     total_s: float = 0.0
+    is_sent: bool = False
+    """Something of it was sent to a lane."""
     num_events: int = 0
     """Events of a stream that were relayed."""
     num_slow_gaps: int = 0
     """Pauses between two events of a stream that a reader notices."""
-    was_sent: bool = False
-    """A lane was given the request."""
     workload: str = "none"
     """The workload that decided; `none` when the request ended before."""
     tenant: str = "none"

@@ -20,6 +20,7 @@ DRAFTED = 4
 
 #: How far beyond the last point of an axis its last slope is followed, in lengths of its last interval.
 _FAR = 1e4
+_BY_DRAFTER = ("draft_s", "drafters")
 Axis = Annotated[tuple[int, ...], Field(min_length=1)]
 
 
@@ -38,6 +39,8 @@ class DraftCost(BaseModel):
     """Memory of weights that only this drafter uses."""
     bytes_per_token: int = 0
     """Memory of one position of its own cache, outside the target's."""
+    digest: str = ""
+    """Of the weights or layers that it drafted with, and their type; empty for a drafter that has none."""
 
 
 class CostTable(BaseModel):
@@ -81,6 +84,12 @@ class CostTable(BaseModel):
         if found != {shape}:
             raise ValueError(f"round_s must have the shape {shape}")
         return self
+
+    def with_drafters(self, digests: Mapping[str, str]) -> CostTable:
+        """Without the costs of drafters that were measured with something else than these digests stand for."""
+        others = {name for name, cost in self.drafters.items() if cost.digest != digests.get(name, "")}
+        parts = {name: {k: v for k, v in getattr(self, name).items() if k not in others} for name in _BY_DRAFTER}
+        return self.model_copy(update=parts)
 
     @cached_property
     def _axes(self) -> tuple[tuple[float, ...], ...]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from outrider.cli.main import app
+from outrider.errors import ConfigError
 
 PROMPTS = """
 version: 1
@@ -58,6 +60,16 @@ def test_the_suite_by_task_compares_the_policy_with_off(tmp_path: Path, toy_fold
         ("quote", "3 of 3"), ("creative", "3 of 3"), ("all", "6 of 6"),
     ]  # fmt: skip
     assert rows[0]["off/hf"] is not None
+    assert "cost table none" in text and "learning none" in text
+
+
+@pytest.mark.parametrize("option", ["--spec-bench", "--seed", "--draft-model"])
+def test_an_option_of_the_other_suite_is_refused_by_name(tmp_path: Path, toy_folder: Path, option: str) -> None:
+    """It would change nothing."""
+    arguments = ["bench", "engine", "--suite", "tasks", "--model", str(toy_folder), option, "1", "--minutes", "0.1"]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert option in str(result.exception)
 
 
 def test_a_bad_line_of_questions_stops_the_start(tmp_path: Path, toy_folder: Path) -> None:

@@ -49,6 +49,15 @@ def test_aims_that_are_met_need_no_reason() -> None:
     assert {(aim.is_met, aim.why) for aim in mix_aims(regret)[:3]} == {(True, "")}
 
 
+def test_no_aim_is_met_while_cells_are_missing() -> None:
+    """What is missed stays missed; what would be met is undecided, and says how many are missing."""
+    met = Regret([*round_of(CODE, 0, 10, 20, 20), *round_of(CHAT, 0, 40, 20, 40)])
+    assert {(aim.is_met, aim.why) for aim in mix_aims(met, 2)[:3]} == {(None, "2 cells are missing")}
+    assert {row["result"] for row in mix_parts(met, 2)["aims"]} == {"undecided", "not measured"}
+    missed = Regret([*round_of(CODE, 0, 10, 20, 20), *round_of(CHAT, 0, 40, 20, 20)])
+    assert [aim.is_met for aim in mix_aims(missed, 2)[:3]] == [False, False, False]
+
+
 def test_nothing_measured_is_neither_met_nor_missed() -> None:
     """No aim is claimed over nothing, texts least of all."""
     assert {(aim.figure, aim.is_met) for aim in mix_aims(Regret([]))} == {(None, None)}

@@ -131,3 +131,20 @@ async def test_lanes_of_others_are_asked(tmp_path: Path) -> None:
         away = config([*lanes, ("away", "http://127.0.0.1:1")])
         code, output = await doctor("--config", away, "--seconds", "0.5")
     assert code == 1 and "fail  lane away" in output and "-> start it" in output
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        ("policy: {default: nothing}", "policies"),
+        ("auth: {keys_file: /missing/keys.yaml}", "keys"),
+        ("runs: {url: 'sqlite+aiosqlite:////missing/x.sqlite'}", "runs"),
+    ],
+)
+async def test_lanes_are_asked_whatever_else_is_wrong(tmp_path: Path, section: str, name: str) -> None:
+    """A broken policy, keys file or store is one finding, and the lane that somebody else runs another."""
+    async with ScriptedLane() as lane:
+        text = f"{section}\nserver: {{port: 0}}\nlanes: [{{name: there, kind: url, urls: ['{lane.url}']}}]"
+        code, output = await doctor("--config", str(write(tmp_path, text)))
+    assert code == 1
+    assert f"fail  {name}" in output and "ok    lane there" in output, output

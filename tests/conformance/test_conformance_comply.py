@@ -6,13 +6,12 @@ import asyncio
 import json
 from pathlib import Path
 
-import aiohttp
 import numpy as np
 import pytest
 
 from conformance import environment
 from markov import VOCAB, write_ending_checkpoint
-from outrider.app import Gateway, serving
+from outrider.app import serving
 from outrider.config import Config, LaneSection, ServerSection, UrlSection
 from outrider.runtimes.scripted import ScriptedLane
 
@@ -39,7 +38,9 @@ LEFT_OUT = {
         "anth-thinking-display": _NO_REASONING,
     },
 }
-ROUTES = {"open-responses": "/v1/responses", "anthropic": "/v1/messages"}
+
+#: Of each protocol, so that a checker which ran nothing proves nothing.
+MIN_PASSED = 6
 
 
 @pytest.mark.parametrize("protocol", LEFT_OUT)
@@ -57,7 +58,6 @@ async def test_the_protocol_is_spoken(protocol: str, tmp_path: Path, capsys: pyt
                 while len(gateway.pool.lanes) < 2 or not all(lane.is_ready for lane in gateway.pool.lanes):
                     await asyncio.sleep(0.05)
             model = gateway.pool.lanes[0].models[0].id
-            await _skip_without_route(gateway, protocol, model)
             _, out = await environment.run(
                 "llm-comply", "--base-url", gateway.url + "/v1", "--api-key", "none", "--model", model,
                 "--format", protocol, "--json",
@@ -70,13 +70,5 @@ async def test_the_protocol_is_spoken(protocol: str, tmp_path: Path, capsys: pyt
         for name, reason in LEFT_OUT[protocol].items():
             print(f"  left out: {name}: {reason}{' (but it passes)' if name in passed else ''}")
     assert not failed, json.dumps(failed, indent=1)
-    assert len(passed) >= len(results) - len(LEFT_OUT[protocol])
-
-
-async def _skip_without_route(gateway: Gateway, protocol: str, model: str) -> None:
-    if protocol not in ROUTES:
-        return
-    body = {"model": model, "input": "hi", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-    async with aiohttp.ClientSession() as http, http.post(gateway.url + ROUTES[protocol], json=body) as response:
-        if response.status == 404:
-            pytest.skip(f"no lane here has the route {ROUTES[protocol]}")
+    assert LEFT_OUT[protocol].keys() < {one["id"] for one in results}
+    assert len(passed) >= MIN_PASSED

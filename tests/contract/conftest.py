@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from not_run import not_run
 from outrider.app import located
 from outrider.profiles import LaneSection, SGLangSection
 from outrider.runtimes import sglang_env
@@ -59,7 +60,7 @@ def server(
 ) -> Iterator[Server]:
     kind = request.param
     if kind != "embedded" and not sglang_env.is_ready():
-        pytest.skip("NO SGLANG ENVIRONMENT, SO NO REAL LANE IS TESTED; BUILD IT WITH: make sglang-env")
+        not_run("real SGLang lanes, whose environment is not there; build it with: make sglang-env")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from hashlib import sha256
 
 import orjson
 import pytest
@@ -128,19 +129,6 @@ async def test_no_ready_lane_is_unavailable():
         p.assert_free(503)
 
 
-async def test_a_key_does_not_pay_for_what_no_lane_got():
-    """One that is refused for want of a lane; what a lane got counts, whatever became of it."""
-    key = Key(KeySection(name="k", sha256="0" * 64, requests_per_min=9), time.monotonic())
-    async with parts(lambda _request: error_reply(400)) as p:
-        with pytest.raises(RequestError):
-            await relay(p.dispatcher, make_call(key=key))
-        assert key.headers()["x-ratelimit-remaining-requests"] == "8"
-        p.lane.fails("broke")
-        with pytest.raises(LaneUnavailable):
-            await relay(p.dispatcher, make_call(key=key))
-        assert key.headers()["x-ratelimit-remaining-requests"] == "8"
-
-
 async def test_queue_errors_are_outcomes():
     """A full queue and a wait that is too long."""
     async with parts(max_in_flight=1, max_queued=0) as p:
@@ -153,6 +141,32 @@ async def test_queue_errors_are_outcomes():
             with pytest.raises(QueueTimeout):
                 await relay(p.dispatcher, make_call())
         p.assert_free(408)
+
+
+async def test_what_was_never_sent_is_not_counted_on_its_key():
+    """Refused by the queue or for want of a lane, or left while it waited; what a lane refused is counted."""
+    digest = sha256(b"secret").hexdigest()
+    key = Key(KeySection(name="a", sha256=digest, requests_per_min=5, tokens_per_min=500), 0.0)
+
+    def left():
+        return [key.headers()[f"x-ratelimit-remaining-{what}"] for what in ("requests", "tokens")]
+
+    async with parts(lambda _request: error_reply(400), max_in_flight=1, max_queued=1) as p:
+        async with p.admission.slot():
+            queued = asyncio.create_task(relay(p.dispatcher, make_call(key=key)))
+            await eventually(lambda: p.admission.num_queued == 1)
+            with pytest.raises(QueueFull):
+                await relay(p.dispatcher, make_call(key=key))
+            queued.cancel()
+            await asyncio.wait([queued])
+        p.lane.url, url = None, p.lane.url
+        with pytest.raises(LaneUnavailable):
+            await relay(p.dispatcher, make_call(key=key))
+        assert (left(), key.num_running) == (["5", "500"], 0)
+        p.lane.url = url
+        with pytest.raises(RequestError):
+            await relay(p.dispatcher, make_call(key=key))
+        assert left()[0] == "4"
 
 
 async def test_cancellation_frees_everything():

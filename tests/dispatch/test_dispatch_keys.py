@@ -37,7 +37,7 @@ def test_tokens_are_charged_when_known_and_paid_off():
     """A request may overdraw; the next one waits until the debt is paid."""
     key = Key(section(tokens_per_min=60), 0.0)
     key.enter(0.0)
-    key.leave(70, 0.0, was_sent=True)
+    key.leave(70, 0.0)
     with pytest.raises(RateLimited) as caught:
         key.enter(1.0)
     assert caught.value.retry_after_s == pytest.approx(10.0)
@@ -51,7 +51,7 @@ def test_requests_at_one_time_are_bounded():
     with pytest.raises(RateLimited):
         key.enter(0.0)
     assert key.num_running == 1
-    key.leave(5, 0.0, was_sent=True)
+    key.leave(5, 0.0)
     key.enter(0.0)
 
 
@@ -59,20 +59,22 @@ def test_a_refused_request_uses_nothing_up():
     """Neither a request nor a place is counted when the tokens are gone."""
     key = Key(section(requests_per_min=5, tokens_per_min=1), 0.0)
     key.enter(0.0)
-    key.leave(10, 0.0, was_sent=True)
+    key.leave(10, 0.0)
     with pytest.raises(RateLimited):
         key.enter(0.0)
     assert key.num_running == 0
     assert key.headers()["x-ratelimit-remaining-requests"] == "4"
 
 
-def test_a_request_that_no_lane_got_is_given_back():
-    """Up to the limit; its place is free again."""
-    key = Key(section(requests_per_min=5), 0.0)
+def test_a_request_that_was_never_sent_is_given_back():
+    """Its place and its count, but not more than the limit."""
+    key = Key(section(requests_per_min=2), 0.0)
     key.enter(0.0)
-    key.leave(0, 0.0, was_sent=False)
-    assert key.num_running == 0
-    assert key.headers()["x-ratelimit-remaining-requests"] == "5"
+    key.give_back(0.0)
+    assert (key.num_running, key.headers()["x-ratelimit-remaining-requests"]) == (0, "2")
+    key.enter(0.0)
+    key.give_back(60.0)
+    assert key.headers()["x-ratelimit-remaining-requests"] == "2"
 
 
 def test_headers_say_limit_rest_and_reset():

@@ -15,6 +15,7 @@ import aiohttp
 import openai
 import pytest
 
+from not_run import not_run
 from outrider.app import Gateway, serving
 from outrider.config import load_config
 from outrider.runtimes import sglang_env
@@ -31,7 +32,7 @@ READY_S = 400.0
 @pytest.fixture(scope="module", autouse=True)
 def _environment() -> None:
     if not sglang_env.is_ready():
-        pytest.skip("NO SGLANG ENVIRONMENT, SO NO REAL LANE IS TESTED; BUILD IT WITH: make sglang-env")
+        not_run("real SGLang lanes, whose environment is not there; build it with: make sglang-env")
 
 
 @asynccontextmanager

@@ -64,3 +64,9 @@ def test_one_prompt_is_too_few_to_search_with(tmp_path: Path, monkeypatch: pytes
         app, ["profile", "--model", str(tmp_path / "model"), "--prompts", str(tmp_path / "prompts.yaml")]
     )
     assert isinstance(done.exception, ConfigError) and "one prompt finds no layers" in str(done.exception)
+
+
+def test_prompts_without_a_search_are_refused(tmp_path: Path) -> None:
+    """By name: they would change nothing."""
+    done = CliRunner().invoke(app, ["profile", "--model", str(tmp_path), "--no-layer-search", "--prompts", "p.yaml"])
+    assert isinstance(done.exception, ConfigError) and "--prompts" in str(done.exception)

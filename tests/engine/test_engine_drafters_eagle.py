@@ -18,7 +18,7 @@ from outrider.engine.drafters import FeatureDrafter
 from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.eagle import EagleDrafter, EagleSettings, Shape
 from outrider.engine.drafters.eagle_head import EagleHead
-from outrider.engine.drafters.eagle_hybrid import HybridDrafter
+from outrider.engine.drafters.eagle_hybrid import USUAL_GAIN, HybridDrafter
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.drafters.medusa import MedusaDrafter, MedusaHeads
 from outrider.engine.drafters.model_chain import MAX_CATCH_UP
@@ -253,3 +253,25 @@ def test_a_hybrid_looks_up_first(toy_folder: Path, toy_heads: DraftOptions) -> N
             answers.append(tokens)
     assert answers[0] == answers[1] and answers[2] == answers[3]
     assert kinds >= {"TopKTree", "SampledChain"} and memory.num_reserved == 0
+
+
+def test_a_hybrid_does_not_blame_a_head_that_drafts_nothing(folder: Path, target: LlamaModel) -> None:
+    """While a head has no states or still reads, what it is expected to get right stays; a wrong draft lowers it."""
+    head = EagleHead(folder / "eagle", target)
+    # No token comes twice at first, so that look-up finds nothing.
+    prompt = tuple(range(20))
+    eagle = EagleDrafter(head, DraftMemory(head, 2000), request(prompt), EagleSettings())
+    hybrid = HybridDrafter(eagle, prompt)
+    assert hybrid.gain == USUAL_GAIN
+    for token in range(20, 30):
+        assert not len(hybrid.propose(4)), "it was shown no state"
+        hybrid.observe(token)
+    assert hybrid.gain == USUAL_GAIN
+    seen = (*range(30), 63)
+    hybrid.observe_features(0, features_of(target, seen, hybrid.points)[: len(seen) - 1])
+    hybrid.observe(63)
+    assert len(hybrid.propose(4)) == 4
+    hybrid.observe(62)
+    hybrid.propose(4)
+    assert hybrid.gain < USUAL_GAIN
+    hybrid.free()

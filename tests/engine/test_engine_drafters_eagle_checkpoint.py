@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from outrider.engine.checkpoint import read_config
 from outrider.engine.drafters.eagle_checkpoint import TOKEN_MAP, read_head, write_head
-from outrider.engine.drafters.eagle_net import Kind
-from outrider.engine.drafters.medusa import read_medusa, write_medusa
+from outrider.engine.drafters.eagle_net import Kind, usual_points
+from outrider.engine.drafters.medusa import WEIGHTS, read_medusa, write_medusa
 from outrider.errors import ModelError
 from random_heads import random_head, random_medusa
 from random_llama import write_random_llama
@@ -135,5 +135,112 @@ def test_medusa_heads_come_back_as_they_were(target: Path, tmp_path: Path) -> No
     assert set(again.tensors) == {f"{i}.0.linear.{part}" for i in range(3) for part in ("weight", "bias")}
     assert all(torch.equal(again.tensors[name], tensor) for name, tensor in heads.tensors.items())
     write_random_llama(tmp_path / "other", num_layers=2, hidden_size=64)
-    with pytest.raises(ModelError, match=r"has shape \(32, 32\), expected \(64, 64\)"):
+    with pytest.raises(ModelError, match=r"has shape \[32, 32\], expected \[64, 64\]"):
         read_medusa(tmp_path / "medusa", read_config(tmp_path / "other"))
+
+
+WRONG_RATES = [[0.5, 0.2, 0.1, 1.5]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architectures": "LlamaForCausalLMEagle3"}, "no EAGLE head"),
+        ({"hidden_size": "32"}, r"config\.json: hidden_size must be a positive integer, not '32'"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be a positive integer"),
+        ({"num_hidden_layers": True}, "num_hidden_layers must be a positive integer"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps must be a positive number"),
+        ({"rope_theta": [1]}, "rope_theta must be a positive number"),
+        ({"rope_scaling": "linear"}, "rope_scaling must be an object"),
+        ({"eos_token_id": "</s>"}, "eos_token_id must be a token"),
+        ({"eagle_config": [1]}, "eagle_config must be an object"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": 3}}, "layer_ids 3 are no inner layers of 8"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": []}}, "no inner layers of 8"),
+        ({"draft_vocab_size": -1}, "draft_vocab_size must be a positive integer"),
+        ({"draft_vocab_size": 39}, r"model\.safetensors: tensor d2t has shape \[40\], expected \[39\]"),
+        ({"outrider": "none"}, "outrider must be an object"),
+        ({"outrider": {"accuracy": 0.5}}, r"outrider\.accuracy must be \[depths\]\[4\]"),
+        ({"outrider": {"accuracy": WRONG_RATES}}, r"outrider\.accuracy must hold rates between 0 and 1"),
+    ],
+)
+def test_a_malformed_config_is_refused_by_field(
+    target: Path, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    """With the file, the field and what was expected; never another kind of error."""
+    write_head(tmp_path, random_head(target, "eagle3", range(40)))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ModelError, match=message) as refused:
+        read_head(tmp_path, read_config(target))
+    assert str(tmp_path) in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("token_map", "size", "message"),
+    [
+        (list(range(40)), 41, r"hot_tokens\.pt has shape \[40\], and hot_vocab_size is 41"),
+        (list(range(40)), "40", "hot_vocab_size must be a positive integer"),
+        ([*range(39), 38], 40, "names a token twice"),
+        ([*range(39), 64], 40, "not below the vocabulary of 64"),
+        ([0.5] * 40, 40, "must list"),
+        ([1, 2], 2, "must list 4 tokens or more"),
+        ({"a": 1}, 40, r"hot_tokens\.pt cannot be read"),
+    ],
+)
+def test_a_wrong_token_map_is_refused(
+    target: Path, tmp_path: Path, token_map: object, size: object, message: str
+) -> None:
+    """Its length is what the config says, and it lists tokens of the target, each once."""
+    write_head(tmp_path, random_head(target, "eagle", range(40)))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hot_vocab_size": size}))
+    torch.save(token_map, tmp_path / TOKEN_MAP)
+    with pytest.raises(ModelError, match=message):
+        read_head(tmp_path, read_config(target))
+
+
+def test_malformed_medusa_heads_are_refused(target: Path, tmp_path: Path) -> None:
+    """Wrong counts, accuracies and draft tokens, by field; a damaged file by name."""
+    write_medusa(tmp_path, random_medusa(target, range(5, 50)), "toy")
+    config, weights = tmp_path / "config.json", tmp_path / WEIGHTS
+    data, tensors = json.loads(config.read_text()), load_file(weights)
+    for change, message in (
+        ({"medusa_num_heads": "3"}, "medusa_num_heads must be a positive integer"),
+        ({"medusa_num_layers": 2}, "expected medusa_num_layers 1, not 2"),
+        ({"medusa_num_heads": 4}, r"medusa_lm_head\.safetensors: tensor 3\.0\.linear\.weight is missing"),
+        ({"outrider": {"accuracy": [[0.5, 0.1, 0.1, 0.1]]}}, r"outrider\.accuracy must be \[3\]\[4\]"),
+        ({"outrider": {"accuracy": [None] * 3}}, r"outrider\.accuracy must be"),
+    ):
+        config.write_text(json.dumps(data | change))
+        with pytest.raises(ModelError, match=message):
+            read_medusa(tmp_path, read_config(target))
+    config.write_text(json.dumps(data))
+    for wrong, message in (
+        (torch.tensor([*range(44), 43]), "token_ids names a token twice"),
+        (torch.tensor([*range(44), 64]), "token_ids names a token that is not below the vocabulary of 64"),
+        (torch.ones(45), "token_ids has type torch.float32, expected integers"),
+        (torch.ones(3, 3, dtype=torch.long), r"token_ids has shape \[3, 3\]"),
+    ):
+        save_file(tensors | {"token_ids": wrong}, weights)
+        with pytest.raises(ModelError, match=message):
+            read_medusa(tmp_path, read_config(target))
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ModelError, match=r"medusa_lm_head\.safetensors is damaged"):
+        read_medusa(tmp_path, read_config(target))
+
+
+def test_a_head_reads_three_states_of_a_small_target_too(tmp_path: Path) -> None:
+    """Three in order where there are three layers; a public head that names none needs SGLang's own three."""
+    for num_layers in range(3, 40):
+        points = usual_points(num_layers)
+        assert 0 <= points[0] < points[1] < points[2] < num_layers
+        if num_layers >= 7:
+            assert points == (2, num_layers // 2, num_layers - 3)
+    assert usual_points(1) == (0, 0, 0)
+    write_random_llama(tmp_path / "small", num_layers=5)
+    write_head(tmp_path / "head", random_head(tmp_path / "small", "eagle3"))
+    assert read_head(tmp_path / "head", read_config(tmp_path / "small")).config.points == (2, 3, 4)
+    path = tmp_path / "head" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eagle_config": {}}))
+    with pytest.raises(ModelError, match="layer_ids is missing, and 5 layers have no usual ones"):
+        read_head(tmp_path / "head", read_config(tmp_path / "small"))

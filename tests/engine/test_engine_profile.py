@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from outrider.cost import CostTable
+from outrider.engine.drafters.eagle_checkpoint import write_head
 from outrider.engine.drafters.guarded import GuardedDrafter
+from outrider.engine.drafters.medusa import write_medusa
+from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.linear import has_fbgemm
 from outrider.engine.placement import CPU, Placement
-from outrider.engine.profile import CONTEXTS, NUM_SEQUENCES, WIDTHS, machine_key, profile, read_table, table_path
+from outrider.engine.profile import (
+    CONTEXTS,
+    NUM_SEQUENCES,
+    WIDTHS,
+    machine_key,
+    profile,
+    read_table,
+    table_path,
+    with_drafter,
+)
 from outrider.engine.sequence import GenerateRequest
 from outrider.errors import ModelError
 from outrider.policy.plan import Plan
 from outrider.speculation.proposal import PointMass
 from outrider.speculation.target import SamplingLaw
+from random_heads import random_head, random_medusa
+from random_llama import write_random_llama
 
 PROMPT = (0, 1, 2, 3, 0, 1)
 
@@ -32,7 +48,7 @@ def test_a_profile_fills_the_table_and_leaves_nothing_behind(toy_folder: Path, t
     assert all(0 < cost.first_s < cost.round_s for cost in table.drafters.values())
     own = {name: cost.bytes_per_token for name, cost in table.drafters.items() if cost.bytes_per_token}
     assert own == {"layer_skip": table.bytes_per_token} and table.resident_bytes > 10**8
-    assert table.weight_bytes == 2 * engine.model.num_parameters and table.read_s > 0
+    assert table.weight_bytes == engine.memory["weight_bytes"] == engine.model.packed_bytes and table.read_s > 0
     assert not engine.has_work and engine.pool.num_used_tokens == 0
     assert seen == sorted(seen) and len(seen) == len(NUM_SEQUENCES) * len(CONTEXTS) + len(table.drafters)
     path = tmp_path / "table.json"
@@ -106,3 +122,50 @@ def test_acceptance_is_learnt_from_what_was_reached(toy_folder: Path) -> None:
         engine.step()
     assert estimates[0] == 0.6
     assert estimates == sorted(estimates, reverse=True) and estimates[-1] < 0.1
+
+
+class _FailingDrafter(_WrongDrafter):
+    """Fails when it is asked."""
+
+    def propose(self, k: int) -> PointMass:
+        raise RuntimeError("no draft")
+
+
+def test_a_drafter_that_fails_is_no_row(toy_folder: Path) -> None:
+    """What a failure takes is no cost: profiling ends with the drafter's name, and the engine is idle."""
+    engine = Engine(toy_folder, EngineLimits(max_total_tokens=8192))
+    table = steep_table()
+    assert with_drafter(engine, table, "ngram").drafters["ngram"].first_s > 0
+    makers = engine.drafters.makers
+    assert isinstance(makers, dict)
+    makers["suffix"] = lambda request: _FailingDrafter()
+    with pytest.raises(ModelError, match="drafter suffix failed while it was timed"):
+        with_drafter(engine, table, "suffix")
+    assert not engine.has_work
+
+
+def test_costs_are_of_the_head_they_were_measured_with(tmp_path: Path) -> None:
+    """Another folder's head, and the same one in 8 bits, have no measured cost; other drafters keep theirs."""
+    target = tmp_path / "target"
+    write_random_llama(target, num_layers=3)
+    for name, seed in (("one", 0), ("two", 1)):
+        write_head(tmp_path / name, random_head(target, "eagle", seed=seed))
+    write_medusa(tmp_path / "medusa", random_medusa(target), "target")
+    limits = EngineLimits(max_total_tokens=2048, context_length=256)
+    one = DraftOptions(eagle=(tmp_path / "one",), medusa=tmp_path / "medusa")
+    engine = Engine(target, limits, one)
+    table = steep_table()
+    for name in ("ngram", "layer_skip", "eagle2", "medusa"):
+        table = with_drafter(engine, table, name)
+    assert table.drafters["eagle2"].digest and not table.drafters["ngram"].digest
+
+    def known(options: DraftOptions) -> set[str]:
+        cost = Engine(target, limits, options, table).cost
+        assert cost is not None and cost.drafters.keys() == cost.draft_s.keys()
+        return set(cost.drafters)
+
+    assert known(one) == {"ngram", "layer_skip", "eagle2", "medusa"}
+    assert known(replace(one, eagle=(tmp_path / "two",))) == {"ngram", "layer_skip", "medusa"}
+    if has_fbgemm():
+        assert known(replace(one, is_int8=True)) == {"ngram", "layer_skip"}
+    assert known(DraftOptions()) == {"ngram", "layer_skip"}

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from outrider.engine.bodies import validated
+from outrider.engine.calls import BEGIN, END
 from outrider.engine.chat_body import ChatBody
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.grammar import GrammarCompiler
 from outrider.engine.protocol import parse_chat
+from outrider.engine.replies import CHAT, answers_of, whole_body
 from outrider.engine.tokenizer import Tokenizer
-from outrider.engine.tools import BEGIN, END, CallReader, for_template, forced_grammar
+from outrider.engine.tools import for_template, forced_grammar
 from outrider.errors import InvalidRequest
 
 ADD = {
@@ -43,52 +43,6 @@ def chat(*messages: dict[str, Any], **fields: Any) -> ChatBody:
 
 def call(name: str = "add", **arguments: Any) -> str:
     return f'{BEGIN}\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n{END}'
-
-
-def read(text: str, cuts: list[int]) -> tuple[str, list[tuple[str, Any]]]:
-    """What is shown of a text that arrives in pieces, and its calls."""
-    edges = sorted({0, len(text), *(cut for cut in cuts if cut <= len(text))})
-    reader, shown, calls = CallReader(), "", []
-    for a, b in itertools.pairwise(edges):
-        piece, found = reader.append(text[a:b])
-        shown, calls = shown + piece, calls + found
-    piece, found = reader.append("", is_last=True)
-    return shown + piece, [(one.name, json.loads(one.arguments)) for one in calls + found]
-
-
-@pytest.mark.parametrize(
-    ("text", "shown", "calls"),
-    [
-        ("Hello.", "Hello.", []),
-        (call(a=1), "", [("add", {"a": 1})]),
-        (f"First:\n{call(a=1)}\n{call('now')}\n", "First:\n", [("add", {"a": 1}), ("now", {})]),
-        (f"{call(a=1)}\nDone.", "\nDone.", [("add", {"a": 1})]),
-        (f'{BEGIN}{{"name": "now"}}{END}', "", [("now", {})]),
-        (f'{BEGIN}{{"name": "now"}}', "", [("now", {})]),
-        (f"{BEGIN}{{bad}}{END} and on", f"{BEGIN}{{bad}}{END} and on", []),
-        (f'{BEGIN}{{"name": "add", "argum', f'{BEGIN}{{"name": "add", "argum', []),
-        (f'{BEGIN}{{"name": "add", "arguments": [1]}}{END}', f'{BEGIN}{{"name": "add", "arguments": [1]}}{END}', []),
-        (f"{BEGIN}3{END}", f"{BEGIN}3{END}", []),
-        ("a <b> <tool_cal", "a <b> <tool_cal", []),
-        ("", "", []),
-    ],
-)
-@given(cuts=st.lists(st.integers(0, 120), max_size=8))
-def test_calls_are_told_from_text(text: str, shown: str, calls: list[Any], cuts: list[int]) -> None:
-    """However the text arrives; what is no call is shown as it is, and nothing is shown of what becomes one."""
-    assert read(text, cuts) == (shown, calls)
-
-
-@given(
-    parts=st.lists(
-        st.sampled_from([call(a=1), BEGIN, END, "<tool", " ", "\n", "x", "{", '{"name": "now"}']), max_size=8
-    ),
-    cuts=st.lists(st.integers(0, 200), max_size=8),
-)
-def test_reading_does_not_depend_on_the_cuts(parts: list[str], cuts: list[int]) -> None:
-    """Any mixture of marks, halves of marks and text reads in pieces as it reads whole."""
-    text = "".join(parts)
-    assert read(text, cuts) == read(text, [])
 
 
 def test_a_model_whose_template_knows_no_tools_is_told_in_words() -> None:
@@ -140,6 +94,8 @@ def test_tools_reach_the_template(tmp_path: Path, toy_folder: Path) -> None:
     ("fields", "param"),
     [
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]},
+         "tools.0.function.parameters"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
          "messages.0.tool_calls.0.function.arguments"),
@@ -185,9 +141,35 @@ def test_forced_calls_follow_their_schemas(model_folder: Path) -> None:
         assert found == tuple(map(bool, allowed)), text
 
 
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
+REFERRING = [
+    {"type": "object", "properties": {"at": {"$ref": "#/$defs/P"}}, "required": ["at"], "$defs": {"P": POINT}},
+    {"$ref": "#/$defs/L", "$defs": {
+        "L": {"type": "object", "properties": {"at": {"$ref": "#/$defs/P"}}, "required": ["at"]}, "P": POINT}},
+    {"type": "object", "properties": {"at": {"$ref": "#/definitions/P"}}, "required": ["at"],
+     "definitions": {"P": POINT}},
+]  # fmt: skip
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("schema", REFERRING, ids=["a part", "the whole", "older word"])
+def test_schemas_may_refer_to_themselves(model_folder: Path, schema: dict[str, Any]) -> None:
+    """Every tool's references lead into its own schema, also beside other tools with other definitions."""
+    tokenizer = Tokenizer(model_folder)
+    compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size, (tokenizer.vocabulary["<|im_end|>"],))
+    other = {"type": "object", "properties": {"x": {"$ref": "#/$defs/P"}}, "$defs": {"P": {"type": "string"}}}
+    tools = [
+        {"type": "function", "function": {"name": n, "parameters": s}} for n, s in (("go", schema), ("o", other))
+    ]
+    body = chat(tools=tools, tool_choice="required")
+    for text, allowed in {call("go", at={"x": 1}): True, call("go", at={"x": "a"}): False,
+                          call("o", x="a"): True, call("o", x=1): False}.items():  # fmt: skip
+        assert fits(compiler, tokenizer, body, text) is allowed, text
+
+
 @pytest.mark.model
 def test_how_a_choice_bounds_the_request(model_folder: Path) -> None:
-    """A forced call has a grammar, a single free one ends with its mark, none is not read; two grammars clash."""
+    """A forced call has a grammar, a single free one ends the answer, none is not read; two grammars clash."""
     engine = Engine(model_folder, EngineLimits(max_running=1))
 
     def parsed(**fields: Any) -> Any:
@@ -197,9 +179,34 @@ def test_how_a_choice_bounds_the_request(model_folder: Path) -> None:
         parsed(tool_choice="required"), parsed(parallel_tool_calls=False), parsed(), parsed(tool_choice="none"),
     )  # fmt: skip
     assert [one.request.grammar is not None for one in (forced, single, free, none)] == [True, False, False, False]
-    assert [one.request.stop for one in (forced, single, free, none)] == [(), (END,), (), ()]
+    assert [one.request.ends_with_call for one in (forced, single, free, none)] == [False, True, False, False]
+    assert {one.request.stop for one in (forced, single, free, none)} == {()}
     assert [one.has_tools for one in (forced, single, free, none)] == [True, True, True, False]
     assert none.request.prompt_ids == free.request.prompt_ids
     with pytest.raises(InvalidRequest) as caught:
         parsed(tool_choice="required", response_format={"type": "json_object"})
     assert caught.value.param == "tool_choice"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("plan", [{"drafter": "off", "k": 0}, {"drafter": "ngram", "k": 4}], ids=["off", "on"])
+def test_the_one_allowed_call_ends_the_answer(model_folder: Path, plan: dict[str, Any]) -> None:
+    """There and nowhere else: an end mark in the text before it or inside its arguments cuts nothing."""
+    engine = Engine(model_folder, EngineLimits(max_running=1))
+    text = f"Use {END} so: {call('add', a=END)}"
+    parsed = parse_chat(
+        {"messages": [USER], "tools": [ADD], "parallel_tool_calls": False, "max_tokens": 120,
+         "custom_params": {"outrider": plan},
+         "regex": re.escape(f"{text}\n{call('now')} and so on")}, engine,
+    )  # fmt: skip
+    (answer,) = answers_of(parsed, "m")
+    engine.add(parsed.request)
+    while engine.has_work:
+        for output in engine.step():
+            answer.add(output)
+    (choice,) = whole_body([answer], CHAT)["choices"]
+    assert (choice["finish_reason"], choice["matched_stop"]) == ("tool_calls", None)
+    assert choice["message"]["content"] == f"Use {END} so: "
+    assert [one["function"]["arguments"] for one in choice["message"]["tool_calls"]] == [f'{{"a":"{END}"}}']
+    assert engine.tokenizer.decode(answer.token_ids).startswith(text)
+    assert len(answer.token_ids) <= len(engine.tokenizer.encode(text, add_special_tokens=False)) + 1

@@ -11,10 +11,10 @@ import pytest
 
 from gateway.world import CHAT, eventually, world
 from outrider.app import serving
-from outrider.config import Config, ServerSection
+from outrider.config import Config, RunsSection, ServerSection
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.scripted import ScriptedLane
-from outrider.runtimes.scripted_replies import Fault, Reply, chat_reply, error_reply, event, json_reply
+from outrider.runtimes.scripted_replies import SENTENCE, Fault, Reply, chat_reply, error_reply, event, json_reply
 from outrider.sse import SSEDecoder
 
 GENERATE = "/generate"
@@ -284,6 +284,35 @@ async def test_a_lane_without_the_route_is_asked_by_way_of_chat(path):
         assert (await response.json())["outrider"]["effective"]
         assert w.scripted.requests[-1].path == CHAT
         assert "custom_params" in w.scripted.requests[-1].json()
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"), [(MESSAGES, {"service_tier": "x"}), (RESPONSES, {"previous_response_id": "resp_x"})]
+)
+async def test_a_lane_that_is_down_is_not_one_without_the_route(path, fields):
+    """What its own route may take is not refused in its absence, but to be tried again."""
+    async with sglang(path, json_reply({})) as w:
+        w.scripted.is_ready = False
+        w.lane.fails("broke")
+        async with w.post(BODIES[path] | fields, path) as response:
+            assert (response.status, response.headers["x-should-retry"]) == (503, "true")
+
+
+async def test_a_response_in_the_background_is_told_by_us_and_shown_whole(tmp_path):
+    """In our own way of asking too, and where the lane has the route: its events are not kept as an object."""
+    async with world(runs=RunsSection(url=f"sqlite+aiosqlite:///{tmp_path}/runs.sqlite")) as w:
+        w.scripted.info, w.scripted.overrides[RESPONSES] = dict(NGRAM), Reply(200, EVENTS, RESPONSE_EVENTS)
+        w.lane.fails("asked again")
+        await w.lane.wait_until_ready()
+        fields = {"stream": True, "outrider": {"background": True}}
+        async with w.post(BODIES[RESPONSES] | fields, RESPONSES) as response:
+            made = await response.json()
+        async with w.http.get(f"{w.gateway.url}/outrider/runs/{made['id']}/events") as events:
+            await events.read()
+        async with w.http.get(f"{w.gateway.url}/v1/responses/{made['id']}") as response:
+            shown = await response.json()
+    assert (shown["status"], shown["id"]) == ("completed", made["id"])
+    assert shown["output"][0]["content"][0]["text"] == "".join(SENTENCE)
 
 
 @pytest.mark.parametrize(

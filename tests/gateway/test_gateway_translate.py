@@ -197,6 +197,25 @@ async def test_calls_and_their_results_go_back_as_chat_s():
             assert w.upstream.json()["messages"] == expected
 
 
+async def test_an_answer_goes_back_as_it_came():
+    """With its thinking, which is not said again to the model, as in a conversation that is stored here."""
+    asked, call_ids = {"role": "user", "content": "add"}, ("call_0", "call_1")
+    expected = [asked, {"role": "assistant", "content": "It is é€.", "tool_calls": [
+        {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": '{"a":1,"c":2}'}},
+        {"id": "call_1", "type": "function", "function": {"name": "sub", "arguments": '{"b":3}'}}]},
+        *({"role": "tool", "tool_call_id": one, "content": "2"} for one in call_ids)]  # fmt: skip
+    async with world(rich) as w, clients(w) as (client, other):
+        answer = await client.responses.create(model="scripted", input=[asked])
+        results = [{"type": "function_call_output", "call_id": one, "output": "2"} for one in call_ids]
+        await client.responses.create(model="scripted", input=[asked, *answer.output, *results])
+        assert w.upstream.json()["messages"] == expected
+        said = await other.messages.create(model="scripted", max_tokens=9, messages=[asked])
+        results = [{"type": "tool_result", "tool_use_id": one, "content": "2"} for one in call_ids]
+        turns = [asked, {"role": "assistant", "content": said.content}, {"role": "user", "content": results}]
+        await other.messages.create(model="scripted", max_tokens=9, messages=turns)
+        assert w.upstream.json()["messages"] == expected
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
@@ -215,6 +234,8 @@ async def test_calls_and_their_results_go_back_as_chat_s():
         (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         (RESPONSES, {"input": [{"role": "critic", "content": "x"}]}, "input[0].role"),
         (RESPONSES, {"input": [3]}, "input[0]"),
+        (RESPONSES, {"input": [{"type": "reasoning", "encrypted_content": "x"}]}, "input[0].encrypted_content"),
+        (RESPONSES, {"input": [{"type": "reasoning", "content": [{"type": "text"}]}]}, "input[0].content[0].type"),
         (RESPONSES, {"store": True}, "store"),
         (RESPONSES, {"background": True}, "background"),
         (RESPONSES, {"outrider": {"background": True}}, "outrider.background"),
@@ -226,6 +247,20 @@ async def test_calls_and_their_results_go_back_as_chat_s():
         (MESSAGES, {"tool_choice": {"type": "any"}}, "tool_choice"),
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
         (MESSAGES, {"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+        (
+            MESSAGES,
+            {"messages": [{"role": "user", "content": [{"type": "thinking"}]}]},
+            "messages[0].content[0].type",
+        ),
+        (
+            MESSAGES,
+            {
+                "messages": [
+                    {"role": "assistant", "content": [{"type": "thinking", "thinking": "x", "signature": "theirs"}]}
+                ]
+            },
+            "messages[0].content[0].signature",
+        ),
         (MESSAGES, {"system": [{"type": "image"}]}, "system[0].type"),
     ],
 )
@@ -292,67 +327,6 @@ async def test_failures_are_told_in_the_route_s_own_shape(path):
         assert last["type"] == "error" and "event: error" in raw
         assert "response.completed" not in raw and "message_stop" not in raw
         assert w.outcomes[-1][1].status == 502
-
-
-BODIES = {
-    RESPONSES: {"input": "hello"},
-    MESSAGES: {"max_tokens": 3, "messages": [{"role": "user", "content": "x"}]},
-}
-
-
-@pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b'{"choices": [',
-        b'{"choices":[{"delta":3}]}',
-        b'{"choices":[{"delta":{"content":3}}]}',
-        b'{"choices":[{"delta":{"tool_calls":[3]}}]}',
-        b'{"choices":[{"delta":{"tool_calls":[{"function":{"name":3}}]}}]}',
-        b'{"choices":[{"delta":{},"finish_reason":3}]}',
-    ],
-)
-async def test_what_is_not_of_chat_s_shape_is_a_failure_of_the_lane(path, garbage):
-    """In a stream an error event behind what was told, for a whole answer a 502; our log has no fault of ours."""
-    broken = Reply(200, EVENTS, (chunk({"content": "a"}), 0.05, b"data: " + garbage + b"\n\n", b"data: [DONE]\n\n"))
-    whole = Reply(200, (("Content-Type", "application/json"),), (garbage.replace(b"delta", b"message"),))
-    async with world(lambda request: broken if request.json().get("stream") else whole) as w:
-        async with w.post(BODIES[path] | {"stream": True}, path) as response:
-            raw = (await response.read()).decode()
-        last = json.loads(raw.strip().rpartition("\ndata: ")[2])
-        assert last["type"] == "error" and last.get("error", last)["code"] == "lane_failed"
-        async with w.post(BODIES[path], path) as response:
-            assert response.status == 502
-        assert [outcome.error_code for _, outcome in w.outcomes] == ["lane_failed"] * 2
-
-
-@pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
-async def test_a_lane_that_is_down_is_not_one_without_the_route(path):
-    """The answer is that no lane is ready."""
-    async with world() as w:
-        w.lane.fails("broke")
-        async with w.post(BODIES[path], path) as response:
-            assert response.status == 503
-            assert (await response.json())["error"]["code"] == "lane_unavailable"
-        assert [outcome for _, outcome in w.outcomes] == []
-
-
-async def test_what_we_say_of_thoughts_may_come_back():
-    """An answer with reasoning is input of the next turn; the model is not shown what it thought."""
-    async with world(rich) as w, clients(w) as (client, other):
-        response = await client.responses.create(model="scripted", input="x")
-        items = [item.model_dump(exclude_none=True) for item in response.output]
-        assert items[0]["type"] == "reasoning"
-        await client.responses.create(model="scripted", input=[*items, {"role": "user", "content": "y"}])
-        ours = w.upstream.json()["messages"]
-        said = [{"role": "user", "content": "x"}]
-        message = await other.messages.create(model="scripted", max_tokens=3, messages=said)
-        assert message.content[0].type == "thinking"
-        back = {"role": "assistant", "content": [one.model_dump(exclude_none=True) for one in message.content]}
-        results = [{"type": "tool_result", "tool_use_id": f"call_{i}", "content": "1"} for i in (0, 1)]
-        said = [*said, back, {"role": "user", "content": results}]
-        await other.messages.create(model="scripted", max_tokens=3, messages=said)
-        assert "see." not in json.dumps([ours, w.upstream.json()["messages"]])
 
 
 @asynccontextmanager
@@ -422,20 +396,3 @@ async def test_a_response_in_the_background_is_polled_and_cancelled(tmp_path):
         assert events[-1].type == "response.completed" and events[-1].response.output_text == TEXT
         again = await client.responses.retrieve(events[-1].response.id, stream=True, starting_after=3)
         assert [one.sequence_number for one in [one async for one in again]] == list(range(4, len(events)))
-
-
-async def test_a_run_of_a_lane_s_own_route_has_its_answer(tmp_path):
-    """Runs of responses are told by us whether the lane has the route or not, so that there is one object to get."""
-    async with stored(tmp_path) as (w, _client):
-        w.scripted.info.update(outrider=None, device="cuda")  # SGLang's own routes, found when it is looked at anew
-        w.lane.fails("restarted")
-        await w.lane.wait_until_ready()
-        assert RESPONSES in w.lane.abilities.routes
-        body = {"input": "hello", "stream": True, "outrider": {"background": True}}
-        async with w.post(body, RESPONSES) as response:
-            run = (await response.json())["id"]
-        async with w.http.get(f"{w.gateway.url}/outrider/runs/{run}/events") as response:
-            await response.read()
-        async with w.http.get(f"{w.gateway.url}{RESPONSES}/{run}") as response:
-            got = await response.json()
-        assert got["status"] == "completed" and got["output"][0]["content"][0]["text"] == TEXT

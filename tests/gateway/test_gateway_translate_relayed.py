@@ -6,20 +6,22 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.test_dispatch_retry import lanes
 from gateway.test_gateway_stream import DONE, make_run
-from gateway.world import MESSAGES
+from gateway.world import MESSAGES, world
 from outrider.errors import APIError, LaneFailed
 from outrider.gateway.stream import StreamRelay
 from outrider.gateway.translate.messages_answer import MessagesAnswer
 from outrider.gateway.translate.relayed import Messages, Responses, TranslatedRelay, translated_body
 from outrider.gateway.translate.responses_answer import ResponsesAnswer
-from outrider.runtimes.scripted_replies import event, json_reply
+from outrider.runtimes.scripted_replies import Reply, event, json_reply
 from outrider.sse import SSEDecoder
 
+EVENTS = (("Content-Type", "text/event-stream"),)
+BODIES = {"/v1/responses": {"input": "x"}, "/v1/messages": {"messages": MESSAGES, "max_tokens": 3}}
 ANSWERS = {
     "/v1/responses": lambda: Responses(ResponsesAnswer("resp_x", {}, "m", 0.0), None),
     "/v1/messages": lambda: Messages(MessagesAnswer({}, "m")),
@@ -45,7 +47,7 @@ CHUNKS = st.dictionaries(NAMES, JSON, max_size=4) | st.fixed_dictionaries(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(CHUNKS, max_size=3), st.sampled_from(["/v1/chat/completions", "/generate", *ANSWERS]))
+@given(st.lists(CHUNKS, max_size=3), st.sampled_from(["/v1/chat/completions", "/generate", *BODIES]))
 def test_no_chunk_of_a_lane_is_a_fault_of_ours(chunks, path):
     """Streamed as it is, told anew as a stream, and told anew whole."""
     raw = b"".join(map(event, chunks)) + DONE
@@ -61,21 +63,47 @@ def test_no_chunk_of_a_lane_is_a_fault_of_ours(chunks, path):
 
 
 @settings(max_examples=60, deadline=None)
-@given(CHUNKS | st.lists(CHUNKS, max_size=2), st.sampled_from(list(ANSWERS)))
+@given(CHUNKS | st.lists(CHUNKS, max_size=2), st.sampled_from(list(BODIES)))
 async def test_no_whole_answer_of_a_lane_is_a_fault_of_ours(answer, path):
     """A list where one was due, too."""
     with suppress(APIError):
         await translated_body(json.dumps(answer).encode(), ANSWERS[path]())
 
 
-async def test_a_malformed_whole_answer_counts_for_its_lane_and_another_is_asked():
-    """Nothing of it was delivered."""
-    bad = json_reply({"choices": [{"message": {"content": []}}]})
-    async with lanes(bad, None) as two:
-        body = {"max_tokens": 3, "messages": MESSAGES}
-        async with two.http.post(two.gateway.url + "/v1/messages", json=body) as response:
-            assert (response.status, response.headers["x-outrider-lane"]) == (200, "lane1")
-        assert [lane.breaker.num_failures for lane in two.gateway.pool.lanes] == [1, 0]
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'data: {"choices": [\n\n',
+        event({"choices": [{"delta": "x"}]}),
+        event({"choices": [{"delta": {"content": 3}}]}),
+        event({"choices": [{"delta": {"tool_calls": {"a": 1}}}]}),
+        event({"choices": [{"delta": {"tool_calls": [{"function": {"arguments": {}}}]}}]}),
+        event({"choices": [{"delta": {}, "finish_reason": {"type": "stop"}}]}),
+    ],
+)
+async def test_a_malformed_chunk_is_a_bad_gateway_or_the_last_event(path, bad):
+    """By a status before anything was told, by an event behind what was told; the lane counts as failed."""
+    good = event({"choices": [{"delta": {"content": "told"}}]})
+    replies = iter([Reply(200, EVENTS, (bad, DONE)), Reply(200, EVENTS, (good, 0.05, bad, DONE))])
+    async with world(lambda _request: next(replies)) as w:
+        async with w.post(BODIES[path] | {"stream": True}, path) as response:
+            assert response.status == 502
+            assert (await response.json())["error"]["code"] == "lane_failed"
+        async with w.post(BODIES[path] | {"stream": True}, path) as response:
+            *_, delta, last = [json.loads(one.data) for one in SSEDecoder().feed(await response.read())]
+        assert response.status == 200 and "told" in json.dumps(delta)
+        assert last["type"] == "error" and "lane_failed" in json.dumps(last)
+        assert w.lane.breaker.num_failures == 2
+        assert [one.status for _, one in w.outcomes] == [502, 502]
+
+
+async def test_a_malformed_whole_answer_is_a_bad_gateway():
+    """Also for the lane's breaker."""
+    async with world(lambda _request: json_reply({"choices": [{"message": {"content": []}}]})) as w:
+        async with w.post(BODIES["/v1/messages"], "/v1/messages") as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (502, "lane_failed")
+        assert w.lane.breaker.num_failures == 1
 
 
 async def test_what_was_told_before_a_malformed_chunk_stays_told():

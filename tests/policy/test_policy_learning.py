@@ -90,7 +90,7 @@ def test_what_requests_fix_does_not_decide_for_others() -> None:
         served = serve(decision, Arrival(0, decision.features, 100), constant_truth(0.0), Random(1))
         policies.learn(decision, served.feedback)
     learner = policies.learner
-    assert (learner.gates, learner.num_closed) == ({}, 0)
+    assert (learner.gates, learner.num_changes) == ({}, 0)
     assert learner.ledgers == {}
 
 

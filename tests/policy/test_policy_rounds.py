@@ -111,7 +111,7 @@ def test_batches_are_corrected_apart() -> None:
     assert rounds.correction("one", "suffix", 1) == pytest.approx(1.0, rel=0.1)
     assert rounds.correction("one", "suffix", 8) == pytest.approx(2.0, rel=0.1)
     assert rounds.correction("one", "suffix", 48) == rounds.correction("one", "suffix", 12)
-    assert rounds.factors(ability, 1)[2] > 1.5 * rounds.factors(ability, 12)[2]
+    assert rounds.factors(ability, 1).now[2] > 1.5 * rounds.factors(ability, 12).now[2]
     again = Rounds.from_state(json.loads(json.dumps(rounds.to_state())))
     assert again.correction("one", "suffix", 12) == rounds.correction("one", "suffix", 12)
 
@@ -119,6 +119,6 @@ def test_batches_are_corrected_apart() -> None:
 def test_factors_follow_observations() -> None:
     """Speeds are multiplied by what corrections say now, plain decoding first."""
     rounds, ability = Rounds(), lane()
-    assert rounds.factors(ability, 1) == (1.0, 1.0)
+    assert rounds.factors(ability, 1).now == (1.0, 1.0)
     rounds.observe("one", "draft_model", (0.02, 0.04))
-    assert rounds.factors(ability, 1)[1] < rounds.factors(ability, 1)[0] < 1.0
+    assert rounds.factors(ability, 1).now[1] < rounds.factors(ability, 1).now[0] < 1.0

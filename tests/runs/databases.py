@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
+from not_run import not_run
 from outrider.config import RunsSection
 from outrider.runs.record import Record
 
@@ -41,7 +40,7 @@ def _program(name: str) -> Path:
 def postgres() -> Iterator[str]:
     """The URL of a fresh server without a port; skips, saying why, where there is none to start."""
     if not _program("initdb").exists() or not _program("postgres").exists():
-        pytest.skip("PostgreSQL's programs are not installed: durable runs are NOT tested on it here")
+        not_run("durable runs on PostgreSQL, whose programs are not installed")
     # The server refuses to run as root, so that somebody else must be able to.
     as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))

@@ -93,10 +93,12 @@ async def test_a_run_ends_once_and_takes_nothing_after_its_end(store):
 async def test_abandoned_runs_are_taken_by_one(store):
     """Those of nobody and those whose owner is silent; among several who try, one gets it."""
     await store.add(record("run_1", beat_at=100.0))
-    await store.add(record("run_2", beat_at=1.0))
+    await store.add(record("run_2", owner="silent", beat_at=1.0))
     await store.add(record("run_3", owner=None, created_at=0.5))
     await store.add(record("run_4", status="failed", owner=None))
-    found = await store.abandoned(50.0)
+    assert await store.beats("other") == {"me": 100.0, "silent": 1.0}
+    assert await store.beats("me") == {"silent": 1.0}
+    found = await store.abandoned(["silent"])
     assert [one.id for one in found] == ["run_3", "run_2"]
     took = await asyncio.gather(*(store.take(found[1], f"p{i}", 60.0) for i in range(4)))
     assert sum(took) == 1

@@ -273,3 +273,34 @@ async def test_wrong_agents_are_not_made(connect: Any) -> None:
             Agent(client, max_turns=0)
         with pytest.raises(TypeError, match="async function"):
             Agent(client, [len])  # type: ignore[list-item]
+
+
+async def test_where_no_tool_may_be_called_none_is(connect: Any) -> None:
+    """A server that calls one all the same is asked for the answer again."""
+    num_calls = 0
+
+    async def count() -> None:
+        nonlocal num_calls
+        num_calls += 1
+
+    replies = said("It is Oslo."), called(("count", "{}")), said(CITY)
+    async with connect(*replies) as (_, client):
+        result = await Agent(client, [count], output=City).run("Which city?")
+    assert result.output == City(name="Oslo", people=700000) and num_calls == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "name"),
+    [
+        ({"starts_with": "minus"}, ValueError, "minus"),
+        ({"tools": [], "starts_with": "required"}, ValueError, "required"),
+        ({"tool_choice": "none"}, TypeError, "tool_choice"),
+        ({"response_format": City}, TypeError, "response_format"),
+    ],
+)
+async def test_what_is_not_an_agent_s_to_be_told_is_refused(connect: Any, options: Any, kind: Any, name: str) -> None:
+    """When it is made, and not in its first turn."""
+    async with connect(said("x")) as (_, client):
+        with pytest.raises(kind, match=name):
+            Agent(client, **{"tools": [add], **options})
+        Agent(client, [add], starts_with="add")

@@ -79,6 +79,14 @@ def test_leaving_a_stream_frees_its_connection(lane: ScriptedLane) -> None:
             assert stream.result().text == "a"
 
 
+def test_closing_twice_is_closing(lane: ScriptedLane) -> None:
+    """By hand inside the block too."""
+    with Client(lane.url + "/v1") as client:
+        client.chat("hi")
+        client.close()
+    client.close()
+
+
 def test_errors_are_the_same(lane: ScriptedLane) -> None:
     """And the client stays usable after one."""
     lane.reply = replies(error_reply(400))

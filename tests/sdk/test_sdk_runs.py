@@ -109,6 +109,31 @@ async def test_a_run_that_only_breaks_is_given_up(connect: Any) -> None:
         assert [request.headers.get("last-event-id") for request in lane.requests[1:]] == ["1"] * 2
 
 
+async def test_a_run_is_not_begun_twice(connect: Any) -> None:
+    """Whoever breaks the connection may have begun it; one who refuses says that there is none."""
+    async with connect(max_retries=2) as (lane, client):
+        lane.reply = lambda _: Reply(202, (), (Fault.CLOSE,))
+        with pytest.raises(ConnectionFailed):
+            await client.runs.start("Write.", model="m")
+        assert len(lane.requests) == 1
+        replies = iter((json_reply({}, 503, (("retry-after-ms", "1"),)), json_reply(RUN, 202)))
+        lane.reply = lambda _: next(replies)
+        assert (await client.runs.start("Write.", model="m")).id == "run_1"
+
+
+async def test_attempts_do_not_multiply(connect: Any) -> None:
+    """What is refused while a run is taken up again is tried `max_retries` times in all."""
+    async with connect(max_retries=2) as (lane, client):
+        lane.overrides[PATH + "/events"] = lambda request: (
+            stream(*numbered(0)[:1], 0.01, Fault.CLOSE)
+            if "last-event-id" not in request.headers
+            else stream(b"data: half", 0.01, Fault.CLOSE)
+        )
+        with pytest.raises(ConnectionFailed):
+            await client.runs.result("run_1")
+        assert len(lane.requests) == 1 + 3
+
+
 async def test_the_error_of_a_run_is_raised(connect: Any) -> None:
     """What was written until then is read first."""
     wire = event(errors.LaneFailed("the lane died").to_wire())

@@ -284,6 +284,23 @@ async def test_tool_calls_are_put_together(connect: Any) -> None:
     assert result.finish_reason == "tool_calls"
 
 
+async def test_the_result_has_what_the_message_says_besides(connect: Any) -> None:
+    """Fields that we do not know: texts and lists piece by piece, others as they were last; those of calls too."""
+    call = {"index": 0, "id": "c", "type": "custom", "extra": 1, "function": {"name": "f", "arguments": "{}"}}
+    chunks = [
+        delta(reasoning_content="Let me "),
+        delta(reasoning_content="see.", annotations=[1], audio={"a": 1}),
+        delta(content="x", annotations=[2], audio={"b": 1}),
+        delta(tool_calls=[call]),
+        delta("tool_calls"),
+        DONE,
+    ]
+    async with connect(stream_of(*chunks)) as (_, client), client.chat_stream("hi") as stream:
+        message = (await stream.result()).message
+    assert message.model_extra == {"reasoning_content": "Let me see.", "annotations": [1, 2], "audio": {"b": 1}}
+    assert message.tool_calls[0].model_dump() == {key: value for key, value in call.items() if key != "index"}
+
+
 async def test_a_tool_call_of_another_form(connect: Any) -> None:
     """It is a failure, not a guess."""
     async with connect(stream_of(delta(tool_calls=[3]), DONE)) as (_, client):

@@ -11,14 +11,15 @@ from servers import Server
 from toys import two_halves, write_draft_model, write_eagle_head
 
 from markov import write_markov_checkpoint
+from not_run import not_run
 from outrider.runtimes import sglang_env
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _environment() -> None:
-    """Skipped where the environment has not been built, and that in capitals: nothing else tests real lanes."""
+    """Nothing else tests real lanes, so that a missing environment is told."""
     if not sglang_env.is_ready():
-        pytest.skip("NO SGLANG ENVIRONMENT, SO NO REAL LANE IS TESTED; BUILD IT WITH: make sglang-env")
+        not_run("real SGLang lanes, whose environment is not there; build it with: make sglang-env")
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
@@ -114,6 +115,24 @@ async def test_a_collector_gets_the_spans():
     assert "outrider" in {one.value.string_value for one in spans.resource.attributes}
     assert "POST /v1/chat/completions" in {one.name for scope in spans.scope_spans for one in scope.spans}
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_collector_that_hangs_does_not_hold_up_the_end(caplog):
+    """What is left is given up after a while, and the log says so."""
+    answers = threading.Event()
+
+    class Stuck(SpanProcessor):
+        def shutdown(self):
+            answers.wait()
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(Stuck())
+    try:
+        async with asyncio.timeout(3):
+            await Tracing(provider).close(within_s=0.05)
+        assert "spans" in caplog.text
+    finally:
+        answers.set()
 
 
 def test_only_a_url_is_an_endpoint():

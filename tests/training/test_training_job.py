@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +20,9 @@ from outrider.errors import ModelError
 from outrider.training import Kind
 from outrider.training.corpus import Corpus, natural_texts
 from outrider.training.features import cache_features, collate, windows
-from outrider.training.job import Job, draft_vocabulary, output_for, recipe_for, run
-from outrider.training.prompts import HELD_OUT_EVERY, prompts
+from outrider.training.job import Job, output_for, recipe_for, run
 from outrider.training.recipes import DEPTH, score
+from outrider.training.selection import draft_vocabulary, select
 from random_llama import write_random_llama
 
 LIMITS = EngineLimits(max_running=32, max_total_tokens=16384)
@@ -45,19 +47,6 @@ def data(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_prompts_are_of_all_kinds_and_come_again() -> None:
-    """The same seed gives the same prompts; each kind has its share, held out and not, greedy and warm."""
-    source, again = prompts(1), prompts(1)
-    found = [next(source) for _ in range(400)]
-    assert found == [next(again) for _ in range(400)]
-    tasks = {prompt.task for prompt in found}
-    assert tasks == {"chat", "code", "maths", "translate", "summarise", "extract", "tools", "creative"}
-    held_out = [prompt for prompt in found if prompt.is_held_out]
-    assert len(held_out) == 400 // HELD_OUT_EVERY
-    assert {prompt.temperature for prompt in found} == {0.0, 0.8}
-    assert len({prompt.text for prompt in found}) > 350
-
-
 def test_a_killed_corpus_goes_on(model: Path, data: Path) -> None:
     """A half-written last line is cut off, no prompt is answered twice, and answers are the target's own."""
     before = Corpus(data)
@@ -80,7 +69,7 @@ def test_unrolled_steps_are_those_of_drafting(model: Path, data: Path, tmp_path:
     """Step d at a position gives the logits that the stored head gives after d drafted tokens there."""
     engine, texts = Engine(model, LIMITS), Corpus(data).texts[:8]
     job = Job(kind, model, tmp_path / "head", data, draft_vocab=50)
-    recipe = recipe_for(job, engine, output_for(job, engine, texts))
+    recipe = recipe_for(job, engine, output_for(job, engine, torch.arange(5, 55)))
     with torch.no_grad():
         for tensor in recipe.parameters.values():
             tensor.add_(0.05 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(2)))
@@ -122,7 +111,71 @@ def test_a_run_ends_with_a_better_head_and_goes_on(model: Path, data: Path, tmp_
     else:
         assert read_head(job.out, target.config).config.kind == kind
     card = (job.out / "README.md").read_text()
-    assert Corpus(data).digest in card and "`train`" in card
+    texts = Corpus(data).texts
+    assert select(texts, 64, 64).digest in card and "`train`" in card
+    num_held_out, num_tokens = sum(text.is_held_out for text in texts), sum(len(text.token_ids) for text in texts)
+    assert f"{len(texts)} texts of {num_tokens} tokens" in card and f"{num_held_out} of them held out" in card
+    assert "Natural text" not in card and "Draft vocabulary: 64 tokens" in card
+
+
+def test_a_run_keeps_what_it_began_with(model: Path, data: Path, tmp_path: Path) -> None:
+    """Texts that were written since change neither its draft tokens nor its parts; another job is refused."""
+    shutil.copy(data / "texts.jsonl", tmp_path / "texts.jsonl")
+    job = Job("eagle3", model, tmp_path / "head", tmp_path, minutes=0.02, num_tokens=1000, draft_vocab=30)
+    run(job, quiet)
+    config = LlamaModel(model).config
+    before = read_head(job.out, config).token_ids
+    assert before is not None
+    # Of all later texts one token that the run did not know is the commonest.
+    new = next(token for token in range(64) if token not in before.tolist())
+    lines = (tmp_path / "texts.jsonl").read_text().splitlines()
+    more = [
+        json.dumps(json.loads(lines[0]) | {"index": 5_000 + i, "prompt": f"new {i}", "answer_ids": [new] * 150})
+        for i in range(60)
+    ]
+    (tmp_path / "texts.jsonl").write_text("\n".join([*lines, *more]) + "\n")
+    assert new in select(Corpus(tmp_path).texts, 30, 64).token_ids.tolist(), "the texts would choose other tokens now"
+    run(replace(job, minutes=0.03), quiet)
+    after = read_head(job.out, config).token_ids
+    assert after is not None and after.tolist() == before.tolist()
+    assert f"{len(lines)} texts" in (job.out / "README.md").read_text()
+    with pytest.raises(ModelError, match=r"begun with 30 draft tokens .* go on with 40"):
+        run(replace(job, draft_vocab=40), quiet)
+    with pytest.raises(ModelError, match="of another kind of head"):
+        run(replace(job, kind="medusa"), quiet)
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines[1:]) + "\n")
+    with pytest.raises(ModelError, match="not all there as they were"):
+        run(job, quiet)
+
+
+def test_the_card_tells_of_natural_text(model: Path, data: Path, tmp_path: Path) -> None:
+    """How much of which file ran, and as many draft tokens as the target has when more were asked for."""
+    (tmp_path / "book.txt").write_text("the cat sat on the mat " * 60)
+    job = Job("medusa", model, tmp_path / "head", data, 0.02, 1000, text=tmp_path / "book.txt")
+    run(job, quiet)
+    num_tokens = len(Engine(model, LIMITS).tokenizer.encode((tmp_path / "book.txt").read_text()))
+    card = (job.out / "README.md").read_text()
+    assert f"Natural text: {min(num_tokens, 1024)} tokens of `book.txt`" in card
+    assert "Draft vocabulary: 64 tokens" in card and str(job.draft_vocab) not in card
+
+
+def test_states_are_of_the_texts_they_are_used_for(model: Path, data: Path, tmp_path: Path) -> None:
+    """Another text with the same number has a file of its own; the same texts have the same file."""
+    target, texts = LlamaModel(model), Corpus(data).texts[:2]
+    first = cache_features(target, texts, tmp_path, quiet)
+    written = first[0].stat().st_mtime_ns
+    assert cache_features(target, texts, tmp_path, quiet) == first and first[0].stat().st_mtime_ns == written
+    changed = replace(texts[0], answer_ids=texts[0].answer_ids[::-1])
+    other = cache_features(target, [changed, texts[1]], tmp_path, quiet)
+    old, new = (windows(each, paths, (3,), 256)[0] for each, paths in ((texts, first), ([changed, texts[1]], other)))
+    assert other != first and not torch.equal(old.states, new.states)
+
+
+def test_a_corpus_of_another_form_is_refused(tmp_path: Path) -> None:
+    """By file and line, rather than mixed with new texts."""
+    (tmp_path / "texts.jsonl").write_text('{"index": 0, "is_held_out": true, "prompt_ids": [1], "answer_ids": [2]}\n')
+    with pytest.raises(ModelError, match=r"texts\.jsonl:1 is no text of this version"):
+        Corpus(tmp_path)
 
 
 def test_the_draft_vocabulary_takes_what_occurs_first(data: Path) -> None:

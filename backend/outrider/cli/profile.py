@@ -38,6 +38,8 @@ def profile(
     from outrider.engine.skip_search import find_layers
     from outrider.workloads.prompts import load_prompts
 
+    if prompts is not None and not layer_search:
+        raise ConfigError("--prompts: those of the search for layers, which --no-layer-search leaves out")
     folder = locate(model, cache_dir())
     texts = load_prompts(prompts or packaged_data("workloads") / "tasks.yaml") if layer_search else []
     if layer_search and len(texts) < 2:

@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 #: Status of a request whose client left; in logs and metrics only.
 CLIENT_LEFT = 499
+#: Seconds between two texts that are looked through for what look-ups would have shown. One takes up to a millisecond
+#: or two, in which nothing else moves; where more requests end, these tell enough.
+_REPLAY_PAUSE_S = 0.05
 
 
 class Dispatcher:
@@ -54,6 +57,7 @@ class Dispatcher:
         """Where requests are told of; None: nowhere."""
         self._metrics = metrics
         self._on_outcome = on_outcome
+        self._replay_due_s = 0.0
         self.num_open = 0
         """Requests that have arrived and not ended, the queued ones included."""
         self._idle = asyncio.Event()
@@ -90,7 +94,6 @@ class Dispatcher:
                 async with self._admission.slot(call.claim):
                     outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
                     run = self._start(call, model, outcome)
-                    outcome.was_sent = True
                     try:
                         yield run
                     finally:
@@ -123,8 +126,6 @@ class Dispatcher:
             counts_proposed=lane.abilities.counts_proposed, router=self._router,
             max_retries=self._admission.limits.max_retries,
         )  # fmt: skip
-        after_ms = self.policies.policy(decision.workload).hedge_after_ms
-        run.hedge_after_s = None if after_ms is None else after_ms / 1000
         run.sent_s = time.monotonic()
         lane.enter(run.sent_s)
         return run
@@ -137,17 +138,27 @@ class Dispatcher:
             if call.is_stream and call.num_choices == 1 and outcome.num_events > 1:
                 outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
         self._metrics.ended(outcome)
-        feedback = feedback_of(outcome, call.body)
-        if decision is not None and feedback is not None:
-            self.policies.learn(decision, feedback)
-            if self.store is not None:
-                self.store.record(decision, outcome)
+        if decision is not None:
+            # Behind the answer, which is written before the loop turns again.
+            asyncio.get_running_loop().call_soon(self._learn, decision, outcome, call)
         logger.info(
             "request %s %s: %d %s in %.3f s",
             call.request_id, call.path, outcome.status, outcome.error_code or "ok", outcome.total_s,
         )  # fmt: skip
         if self._on_outcome is not None:
             self._on_outcome(call, outcome)
+
+    def _learn(self, decision: Decision, outcome: Outcome, call: Call) -> None:
+        now_s = time.monotonic()
+        is_read = outcome.text is not None and now_s >= self._replay_due_s
+        if is_read:
+            self._replay_due_s = now_s + _REPLAY_PAUSE_S
+        feedback = feedback_of(outcome, call.body if is_read else None)
+        if feedback is None:
+            return
+        self.policies.learn(decision, feedback)
+        if self.store is not None:
+            self.store.record(decision, outcome)
 
 
 def _chosen(decision: Decision) -> dict[str, str | int]:
@@ -157,9 +168,9 @@ def _chosen(decision: Decision) -> dict[str, str | int]:
 
 @contextmanager
 def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
-    """Count the request on its key for the block, and charge what it used at the end; nothing where no lane got it.
+    """Count the request on its key for the block, and charge what it used at the end. RateLimited.
 
-    RateLimited.
+    A request of which nothing was sent to a lane uses nothing up.
     """
     key = call.key
     if key is None:
@@ -169,7 +180,10 @@ def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
     try:
         yield
     finally:
-        # Without a usage count from the lane, the events of a stream are the best known.
-        completed = outcome.num_completion_tokens
-        num_tokens = outcome.num_prompt_tokens + (outcome.num_events if completed is None else completed)
-        key.leave(num_tokens, time.monotonic(), was_sent=outcome.was_sent)
+        now_s = time.monotonic()
+        if outcome.is_sent:
+            # Without a usage count from the lane, the events of a stream are the best known.
+            completed = outcome.num_completion_tokens
+            key.leave(outcome.num_prompt_tokens + (outcome.num_events if completed is None else completed), now_s)
+        else:
+            key.give_back(now_s)

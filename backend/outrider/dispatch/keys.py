@@ -70,14 +70,19 @@ class Key:
             self._requests.level -= 1
         self.num_running += 1
 
-    def leave(self, num_tokens: int, now_s: float, *, was_sent: bool) -> None:
-        """The request that entered has ended, having used so many tokens; one that no lane got does not count."""
+    def leave(self, num_tokens: int, now_s: float) -> None:
+        """The request that entered has ended, having used so many tokens."""
         self.num_running -= 1
-        if not was_sent and self._requests is not None:
-            self._requests.level = min(self._requests.level + 1, self._requests.limit)
         if self._tokens is not None:
             self._tokens.refill(now_s)
             self._tokens.level -= num_tokens
+
+    def give_back(self, now_s: float) -> None:
+        """The request that entered has ended, and nothing of it was sent anywhere."""
+        self.leave(0, now_s)
+        if self._requests is not None:
+            self._requests.refill(now_s)
+            self._requests.level = min(self._requests.level + 1, self._requests.limit)
 
     def headers(self) -> dict[str, str]:
         """`x-ratelimit-*` of the limits that the key has."""

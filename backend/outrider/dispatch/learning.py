@@ -32,12 +32,15 @@ _SAVE_INTERVAL_S = 60.0
 _LOCK_TIMEOUT_S = 1.0
 
 
-def feedback_of(outcome: Outcome, body: Mapping[str, Any]) -> Feedback | None:
-    """What the policy may learn from how a request ended; None when it did not end well."""
+def feedback_of(outcome: Outcome, body: Mapping[str, Any] | None) -> Feedback | None:
+    """What the policy may learn from how a request ended; None when it did not end well.
+
+    `body` is None where its text is not to be looked at.
+    """
     if outcome.status != 200:
         return None
     # A stream's text is not at hand: it is relayed without being read.
-    written = None if outcome.text is None else Written.of(text_of(body), outcome.text)
+    written = None if body is None or outcome.text is None else Written.of(text_of(body), outcome.text)
     return Feedback(outcome.stats, outcome.num_completion_tokens, outcome.phases.get("decode"), written)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
 from outrider.core import Outcome, Report, SpecStats, WirePlan
 from outrider.dispatch.call import Call
-from outrider.dispatch.hedge import hedged
 from outrider.dispatch.route import Router
 from outrider.errors import APIError, DeadlineExceeded, LaneFailed
 from outrider.policy.decision import Decision
@@ -55,10 +54,6 @@ class Run:
     max_retries: int = 1
     tried: list[Lane] = field(default_factory=list)
     """Lanes of earlier attempts."""
-    hedge_after_s: float | None = None
-    """After so much silence another lane is asked too; None: never."""
-    hedged: list[str] | None = None
-    """The lanes that were asked side by side; None: there was one at a time."""
     sent_s: float = 0.0
     """`time.monotonic()` at which this attempt began."""
     _last_event_s: float = 0.0
@@ -74,28 +69,17 @@ class Run:
 
         DeadlineExceeded, LaneFailed.
         """
-        asyncio.get_running_loop().call_later(_SENT_S, self._explain)
-        if self.hedge_after_s is not None and self.hedged is None:  # once: it is one attempt more
-            return hedged(self, self.hedge_after_s)
-        return self._open_in_time(self.sent(self.lane, self.url, self.plan))
-
-    def sent(self, lane: Lane, url: str, plan: Plan) -> AbstractAsyncContextManager[LaneAnswer]:
-        """One attempt at a lane, with an id of its own."""
-        call = self.call
+        call, self.outcome.is_sent = self.call, True
         model = self.model if call.body.get("model") is None else None
-        attempt = lane_call(call.path, call.raw, plan, model=model, is_stream=call.is_stream, headers=self._headers())
-        return self.client.open(lane.name, url, attempt)
+        attempt = lane_call(
+            call.path, call.raw, self.plan, model=model, is_stream=call.is_stream, headers=self._headers()
+        )
+        asyncio.get_running_loop().call_later(_SENT_S, self._explain)
+        return _InTime(self, self.client.open(self.lane.name, self.url, attempt))
 
-    @asynccontextmanager
-    async def _open_in_time(self, opened: AbstractAsyncContextManager[LaneAnswer]) -> AsyncIterator[LaneAnswer]:
-        async with AsyncExitStack() as stack:
-            async with self.within_deadline():
-                answer = await stack.enter_async_context(opened)
-            yield answer
-
-    def within_deadline(self, lane: Lane | None = None) -> AbstractAsyncContextManager[None]:
-        """DeadlineExceeded when the deadline passes in the block, LaneFailed when its lane, or `lane`, fails."""
-        return _Scope(lane or self.lane, self.left_s())
+    def within_deadline(self) -> AbstractAsyncContextManager[None]:
+        """DeadlineExceeded when the request's deadline passes in the block, LaneFailed when its lane fails."""
+        return _Scope(self.lane, self.left_s())
 
     def left_s(self) -> float | None:
         """Seconds to the deadline; None when there is none."""
@@ -135,9 +119,9 @@ class Run:
         self.outcome.status, self.outcome.error_code = error.status, error.code
         self.is_settled, self.failure = True, error
 
-    def moves(self, decision: Decision, lane: Lane, url: str, reason: str, sent_s: float | None = None) -> None:
-        """To another attempt, sent now or at `sent_s`, with nothing of the one before but its time."""
-        outcome, now_s = self.outcome, time.monotonic() if sent_s is None else sent_s
+    def moves(self, decision: Decision, lane: Lane, url: str, reason: str) -> None:
+        """To another attempt, with nothing of the one before but its time."""
+        outcome, now_s = self.outcome, time.monotonic()
         self.lane.leave()
         lane.enter(now_s)
         self.tried.append(self.lane)
@@ -159,16 +143,15 @@ class Run:
         """The answer's `outrider` object, as far as it is known now."""
         call, decision = self.call, self.decision
         stats = self.outcome.stats
-        return Report(
+        return Report.model_construct(  # nothing of it comes from outside
             requested=call.hints.model_dump(exclude_unset=True),
-            effective=WirePlan(drafter=self.plan.drafter, k=self.plan.k),
+            effective=WirePlan.model_construct(drafter=self.plan.drafter, k=self.plan.k),
             observed=None if stats is None else stats.observed(),
             lane=self.lane.name,
             workload=decision.workload,
             rule=decision.rule,
             task=decision.features.task,
             reasons=[*self._explain(), *self.reasons],
-            hedged=self.hedged,
             inputs=self._inputs() if call.hints.verbose else None,
         )
 
@@ -181,8 +164,24 @@ class Run:
         }
 
 
+class _InTime:
+    """Opened within the deadline. A class, since one made of a generator costs several times as much."""
+
+    def __init__(self, run: Run, opened: AbstractAsyncContextManager[LaneAnswer]) -> None:
+        self._run, self._opened = run, opened
+
+    async def __aenter__(self) -> LaneAnswer:
+        async with self._run.within_deadline():
+            return await self._opened.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._opened.__aexit__(kind, error, trace)
+
+
 class _Scope:
-    """Ends with a deadline or a lane. A class, since one made of a generator costs several times as much."""
+    """Ends with a deadline or a lane. A class, as above."""
 
     def __init__(self, lane: Lane, left_s: float | None) -> None:
         self._lane = lane

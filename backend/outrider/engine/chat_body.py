@@ -47,6 +47,13 @@ class Function(RequestObject):
     schema_: dict[str, Any] = Field({"type": "object", "properties": {}}, alias="parameters")
     strict: bool = False
 
+    @field_validator("schema_")
+    @classmethod
+    def _describes_object(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if value.get("type", "object") != "object":
+            raise ValueError("the arguments of a call are a JSON object")
+        return value
+
 
 class ToolSpec(RequestObject):
     """One of OpenAI's `tools`."""

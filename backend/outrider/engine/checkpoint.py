@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,43 +41,77 @@ class ModelConfig:
 
 def read_config(folder: Path, architectures: tuple[str, ...] = ARCHITECTURES) -> ModelConfig:
     """ModelError names the folder and what is missing, wrong or not supported."""
-    data = read_json(folder / "config.json")
-    architecture, *others = data.get("architectures") or [data.get("model_type", "none")]
-    if others or architecture not in architectures:
+    path = folder / "config.json"
+    data = read_json(path)
+    architecture = architecture_of(data)
+    if architecture not in architectures:
         expected = ", ".join(architectures)
         raise ModelError(f"{folder}: architecture {architecture!r} is not supported, expected one of {expected}")
     has_qk_norm = architecture == "Qwen3ForCausalLM"
     _refuse_unsupported(folder, data)
-    rope = data.get("rope_parameters") or {}
-    try:
-        return ModelConfig(
-            vocab_size=data["vocab_size"],
-            hidden_size=data["hidden_size"],
-            intermediate_size=data["intermediate_size"],
-            num_layers=data["num_hidden_layers"],
-            num_heads=data["num_attention_heads"],
-            num_kv_heads=data.get("num_key_value_heads") or data["num_attention_heads"],
-            # Qwen3's head size does not follow from the others, so it must be there.
-            head_dim=data["head_dim"]
-            if has_qk_norm
-            else data.get("head_dim") or data["hidden_size"] // data["num_attention_heads"],
-            rms_norm_eps=data["rms_norm_eps"],
-            rope_theta=data.get("rope_theta") or rope.get("rope_theta") or 10000.0,
-            context_length=data["max_position_embeddings"],
-            has_tied_embeddings=bool(data.get("tie_word_embeddings", False)),
-            eos_token_ids=_eos_token_ids(folder, data),
-            has_qkv_bias=architecture == "Qwen2ForCausalLM",
-            has_qk_norm=has_qk_norm,
-        )
-    except KeyError as error:
-        raise ModelError(f"{folder}/config.json: {error.args[0]} is missing") from error
+    given = partial(positive, path, data)
+    num_heads, hidden_size = given("num_attention_heads"), given("hidden_size")
+    bases = (data.get("rope_theta"), section(path, data, "rope_parameters").get("rope_theta"), 10000.0)
+    return ModelConfig(
+        vocab_size=given("vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=given("intermediate_size"),
+        num_layers=given("num_hidden_layers"),
+        num_heads=num_heads,
+        num_kv_heads=given("num_key_value_heads") if data.get("num_key_value_heads") else num_heads,
+        # Qwen3's head size does not follow from the others, so it must be there.
+        head_dim=given("head_dim") if has_qk_norm or data.get("head_dim") else hidden_size // num_heads,
+        rms_norm_eps=positive_number(path, data, "rms_norm_eps"),
+        rope_theta=positive_number(path, {"rope_theta": next(base for base in bases if base)}, "rope_theta"),
+        context_length=given("max_position_embeddings"),
+        has_tied_embeddings=bool(data.get("tie_word_embeddings", False)),
+        eos_token_ids=_eos_token_ids(folder, data),
+        has_qkv_bias=architecture == "Qwen2ForCausalLM",
+        has_qk_norm=has_qk_norm,
+    )
+
+
+def architecture_of(data: Mapping[str, Any]) -> str:
+    """The one architecture of a config.json, else its model type; what is neither comes as it is written."""
+    names = data.get("architectures") or [data.get("model_type", "none")]
+    return str(names[0]) if isinstance(names, list) and len(names) == 1 else repr(names)
+
+
+def positive(path: Path, data: Mapping[str, Any], name: str) -> int:
+    """An integer above 0 of this file; ModelError names file and field."""
+    value = _given(path, data, name)
+    if type(value) is not int or value < 1:
+        raise ModelError(f"{path}: {name} must be a positive integer, not {value!r}")
+    return value
+
+
+def positive_number(path: Path, data: Mapping[str, Any], name: str) -> float:
+    """The same of any number."""
+    value = _given(path, data, name)
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise ModelError(f"{path}: {name} must be a positive number, not {value!r}")
+    return float(value)
+
+
+def section(path: Path, data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """An object within this file, empty when it is not there; ModelError names file and field."""
+    value = data.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise ModelError(f"{path}: {name} must be an object, not {value!r}")
+    return value or {}
+
+
+def _given(path: Path, data: Mapping[str, Any], name: str) -> Any:
+    if data.get(name) is None:
+        raise ModelError(f"{path}: {name} is missing")
+    return data[name]
 
 
 def _refuse_unsupported(folder: Path, data: dict[str, Any]) -> None:
     """Anything that would change the forward pass and is not implemented must stop the start."""
-    rope = data.get("rope_scaling") or {
-        k: v for k, v in (data.get("rope_parameters") or {}).items() if k != "rope_theta"
-    }
+    path = folder / "config.json"
+    parameters = section(path, data, "rope_parameters")
+    rope = section(path, data, "rope_scaling") or {k: v for k, v in parameters.items() if k != "rope_theta"}
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     found = {
         "rope scaling": rope_type if rope_type != "default" else None,
@@ -86,7 +123,7 @@ def _refuse_unsupported(folder: Path, data: dict[str, Any]) -> None:
     }
     for what, value in found.items():
         if value is not None:
-            raise ModelError(f"{folder}/config.json: {what} {value!r} is not supported")
+            raise ModelError(f"{path}: {what} {value!r} is not supported")
 
 
 def _has_sliding_window(data: dict[str, Any]) -> bool:
@@ -98,9 +135,10 @@ def _eos_token_ids(folder: Path, data: dict[str, Any]) -> tuple[int, ...]:
     """generation_config.json overrules config.json, as in the Hugging Face libraries."""
     path = folder / "generation_config.json"
     eos = (read_json(path) if path.is_file() else {}).get("eos_token_id", data.get("eos_token_id"))
-    if eos is None:
-        return ()
-    return tuple(eos) if isinstance(eos, list) else (eos,)
+    ids = [] if eos is None else eos if isinstance(eos, list) else [eos]
+    if not all(type(token) is int for token in ids):
+        raise ModelError(f"{folder}: eos_token_id must be a token or a list of tokens, not {eos!r}")
+    return tuple(ids)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -119,18 +157,18 @@ def read_json(path: Path) -> dict[str, Any]:
 class Weights:
     """All tensors of a folder by name, from one safetensors file or from sharded ones with an index."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, file: str = "model.safetensors") -> None:
+        """`file`: where there is no index of sharded ones."""
         index = folder / "model.safetensors.index.json"
+        files = {file}
         if index.is_file():
-            files = sorted(set(read_json(index).get("weight_map", {}).values()))
-        else:
-            files = ["model.safetensors"]
+            files = set(map(str, section(index, read_json(index), "weight_map").values()))
+        self._source = index if index.is_file() else folder / file
         self._tensors: dict[str, torch.Tensor] = {}
         self.num_taken = 0
         """Parameters taken so far."""
-        for file in files:
-            self._read(folder / file)
+        for name in sorted(files):
+            self._read(folder / name)
 
     def _read(self, path: Path) -> None:
         if not path.is_file():
@@ -147,8 +185,14 @@ class Weights:
         return self._take(name, shape).float()
 
     def take_integers(self, name: str, *shape: int) -> torch.Tensor:
-        """The same of a tensor of integers, in int64."""
-        return self._take(name, shape).long()
+        """The same of a tensor of integers, in int64; -1 stands for any size."""
+        tensor = self._take(name, shape)
+        if tensor.is_floating_point() or tensor.dtype == torch.bool:
+            raise ModelError(f"{self._source}: tensor {name} has type {tensor.dtype}, expected integers")
+        return tensor.long()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
 
     def rename(self, old: str, new: str) -> None:
         """Give all names that begin with `old` the beginning `new`."""
@@ -164,8 +208,9 @@ class Weights:
     def _take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         tensor = self._tensors.pop(name, None)
         if tensor is None:
-            raise ModelError(f"{self._folder}: tensor {name} is missing")
-        if tuple(tensor.shape) != shape:
-            raise ModelError(f"{self._folder}: tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
+            raise ModelError(f"{self._source}: tensor {name} is missing")
+        wanted = tuple(own if size == -1 else size for own, size in zip(tensor.shape, shape, strict=False))
+        if tuple(tensor.shape) != wanted or len(shape) != tensor.dim():
+            raise ModelError(f"{self._source}: tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
         self.num_taken += tensor.numel()
         return tensor

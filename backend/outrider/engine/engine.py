@@ -13,6 +13,7 @@ from outrider.cost import CostTable
 from outrider.engine.attention import Segment
 from outrider.engine.attention.choice import Attention, attention_for
 from outrider.engine.cache_pool import CachePool
+from outrider.engine.calls import CallReader
 from outrider.engine.checkpoint import ModelConfig
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.drafters.sources import DEFAULT_OPTIONS, DrafterSources, DraftOptions
@@ -110,7 +111,7 @@ class Engine:
         config = self.model.config
         self._is_lossy = options.is_lossy
         self.grammars = GrammarCompiler(self.tokenizer, config.vocab_size, config.eos_token_ids)
-        self.cost = cost
+        self.cost = None if cost is None else cost.with_drafters(self.drafters.digests)
         self.scheduler = Scheduler(self.pool, limits.max_running, limits.max_prefill_rows, limits.max_step_rows, cost)
 
     @property
@@ -121,7 +122,7 @@ class Engine:
     def memory(self) -> dict[str, int]:
         """Bytes at most, of the target: its packed weights and the pool. Drafting models' are in `drafters.info`."""
         pool = self.pool.num_positions * self.model.cache_bytes_per_token
-        return {"weight_bytes": 2 * self.model.num_parameters, "max_cache_bytes": pool}
+        return {"weight_bytes": self.model.packed_bytes, "max_cache_bytes": pool}
 
     def check(self, request: GenerateRequest, param: str) -> None:
         """ContextLengthExceeded, naming `param`, when prompt and answer do not fit; callable from any thread.
@@ -141,7 +142,8 @@ class Engine:
         drafter = drafter or self.drafters.make(request)
         grammar = None if request.grammar is None else request.grammar.start()
         stops = StopStrings(request.stop)
-        self.scheduler.add(Sequence(request, Detokenizer(self.tokenizer), stops, drafter, grammar))
+        calls = CallReader(is_single=True) if request.ends_with_call else None
+        self.scheduler.add(Sequence(request, Detokenizer(self.tokenizer), stops, drafter, grammar, calls))
 
     def abort(self, rid: str, finish: Finish) -> Output | None:
         """End a request now; its last output, or None when it is not here."""

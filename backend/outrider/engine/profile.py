@@ -57,7 +57,8 @@ class _FixedDrafter:
 
 
 def profile(engine: Engine, folder: Path, progress: Progress = lambda what, fraction: None) -> CostTable:
-    """Measure all cells; takes about a minute for a model of 135 M parameters on two cores."""
+    """Measure all cells; takes about a minute for a model of 135 M parameters on two cores. ModelError when the
+    context is too short, or a drafter fails: what it cost would say nothing."""
     cells: dict[tuple[int, int], list[float]] = {}
     contexts = tuple(context for context in CONTEXTS if context + _MAX_NEW <= engine.context_length)
     if not contexts:
@@ -67,7 +68,7 @@ def profile(engine: Engine, folder: Path, progress: Progress = lambda what, frac
             done = (i * len(NUM_SEQUENCES) + j) / (len(contexts) * len(NUM_SEQUENCES))
             progress(f"{count} sequences of {context} tokens", _ROUNDS_SHARE * done)
             cells[count, context] = _rounds(engine, count, context)
-    weight_bytes = 2 * engine.model.num_parameters
+    weight_bytes = engine.model.packed_bytes
     drafters = {}
     for i, name in enumerate(engine.drafters.makers):
         progress(f"drafter {name}", _ROUNDS_SHARE + (1 - _ROUNDS_SHARE) * i / len(engine.drafters.makers))
@@ -134,7 +135,10 @@ def _draft_cost(engine: Engine, name: str) -> DraftCost:
     while not next(iter(engine.scheduler)).num_output:
         engine.step()
     rounds = [_timed(engine) for _ in range(_PROPOSALS)]
+    drafter = next(iter(engine.scheduler)).drafter
+    num_failures = 0 if drafter is None else drafter.num_failures
     engine.abort("profile", Finish("abort"))
+    _refuse_failed(name, num_failures)
     memory = engine.drafters.memory.get(name)
     return DraftCost(
         first_s=one,
@@ -142,7 +146,13 @@ def _draft_cost(engine: Engine, name: str) -> DraftCost:
         round_s=median(rounds),
         weight_bytes=engine.drafters.info.get(name, {}).get("weight_bytes", 0),
         bytes_per_token=memory.bytes_per_token if memory else 0,
+        digest=engine.drafters.digests.get(name, ""),
     )
+
+
+def _refuse_failed(name: str, num_failures: int) -> None:
+    if num_failures:
+        raise ModelError(f"the drafter {name} failed while it was timed; the log above says how")
 
 
 def _text(engine: Engine) -> tuple[int, ...]:
@@ -158,17 +168,20 @@ def _proposal_s(engine: Engine, name: str, k: int) -> float:
     )
     drafter = engine.drafters.make(request)
     assert drafter is not None
-    times = []
+    times, placement = [], engine.model.placement
     width = len(drafter.points) * engine.model.config.hidden_size
     for i, token in enumerate(text[:_PROPOSALS]):
         if width:
             first = 0 if i == 0 else len(text) + i - 1
-            drafter.observe_features(first, torch.ones(len(text) + i - first, width))
+            shape = (len(text) + i - first, width)
+            drafter.observe_features(first, torch.ones(shape, device=placement.device, dtype=placement.dtype))
         drafter.observe(token)
         start = time.perf_counter()
         drafter.propose(k)
         times.append(time.perf_counter() - start)
+    num_failures = drafter.num_failures
     drafter.free()
+    _refuse_failed(name, num_failures)
     return median(times)
 
 
@@ -193,6 +206,11 @@ def _read_s(num_bytes: int) -> float:
     return median(times)
 
 
+def device_name(placement: Placement) -> str:
+    """The chip that computes."""
+    return cpu_name() if placement.is_cpu else torch.cuda.get_device_name(placement.device)
+
+
 def machine_key(folder: Path, placement: Placement) -> dict[str, str]:
     """What a table is valid for: hardware, model and build."""
     weights = sorted(folder.glob("*.safetensors"))
@@ -203,7 +221,7 @@ def machine_key(folder: Path, placement: Placement) -> dict[str, str]:
         "cpu": cpu_name(),
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
-        "device": "cpu" if placement.is_cpu else torch.cuda.get_device_name(placement.device),
+        "device": "cpu" if placement.is_cpu else device_name(placement),
         "dtype": str(placement.dtype).removeprefix("torch."),
         "model": digest.hexdigest()[:16],
         "torch": torch.__version__.partition("+")[0],

@@ -22,7 +22,7 @@ from outrider.engine.chat_body import ChatBody
 from outrider.engine.engine import Engine
 from outrider.engine.grammar import Grammar, GrammarKind
 from outrider.engine.sequence import GenerateRequest
-from outrider.engine.tools import END, for_template, forced_grammar
+from outrider.engine.tools import for_template, forced_grammar
 from outrider.errors import ContextLengthExceeded, InvalidRequest
 from outrider.policy.plan import PLAN_OFF, Plan
 
@@ -76,7 +76,7 @@ def _with_tools(parsed: Parsed, body: ChatBody, engine: Engine) -> Parsed:
             raise InvalidRequest("one grammar per request: the answer's format is fixed already", param="tool_choice")
         request = replace(request, grammar=_compiled("ebnf", forced, "tools", engine))
     elif not body.parallel_tool_calls:
-        request = replace(request, stop=(*request.stop, END))
+        request = replace(request, ends_with_call=True)
     return replace(parsed, request=request, has_tools=True)
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 
 from outrider.core import SpecStats
+from outrider.engine.calls import Call, CallReader
 from outrider.engine.engine import Output
 from outrider.engine.logprobs import TokenLogprob, chat_logprobs, completion_logprobs
 from outrider.engine.protocol import Parsed
 from outrider.engine.sequence import Finish
-from outrider.engine.tools import Call, CallReader
 from outrider.errors import APIError
 
 DONE = b"data: [DONE]\n\n"
@@ -100,8 +100,9 @@ class Answer:
 
 def answers_of(parsed: Parsed, model: str) -> list[Answer]:
     """One empty answer for each choice."""
+    is_single = parsed.request.ends_with_call
     return [
-        Answer(parsed, model, index, reader=CallReader() if parsed.has_tools else None)
+        Answer(parsed, model, index, reader=CallReader(is_single=is_single) if parsed.has_tools else None)
         for index in range(parsed.num_choices)
     ]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from outrider.core import SpecStats
+from outrider.engine.calls import CallReader
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.grammar import Grammar, GrammarState
 from outrider.engine.kv_cache import SequenceCache
@@ -44,6 +45,8 @@ class GenerateRequest:
     """Most probable tokens reported beside each emitted one; None when no log probabilities were asked for."""
     is_seeded: bool = True
     """Whether the caller gave the seed: then the text depends on nothing but it and the target's law."""
+    ends_with_call: bool = False
+    """Whether the first call of a tool ends the answer."""
 
     def noise_at(self, position: int) -> Noise:
         """The noise of a step whose first token has this output position."""
@@ -84,6 +87,8 @@ class Sequence:
     drafter: GuardedDrafter | None
     """None when the plan is off."""
     grammar: GrammarState | None = None
+    calls: CallReader | None = None
+    """Reads along for the call that ends the answer; None when none does."""
     state: SequenceState = SequenceState.WAITING
     cache: SequenceCache | None = None
     token_ids: list[int] = field(default_factory=list)
@@ -191,16 +196,23 @@ class Sequence:
             if token_id in self.request.stop_token_ids:
                 self._end(Finish("stop", matched=token_id))
             else:
-                text += self.stops.append(self.detokenizer.append(token_id))
+                piece = self.stops.append(self.detokenizer.append(token_id))
+                text += piece
                 if self.stops.matched is not None:
                     self._end(Finish("stop", matched=self.stops.matched))
-                elif self.grammar is not None and self.grammar.is_complete:
+                elif self._is_complete(piece):
                     self._end(Finish("stop"))
                 elif self.num_remaining == 0:
                     self._end(Finish("length"))
             if self.finish is not None:
                 return text + self.stops.flush()
         return text
+
+    def _is_complete(self, piece: str) -> bool:
+        """Whether, with this text, the grammar or the one allowed call has come to its end."""
+        if self.calls is not None and self.calls.append(piece)[1]:
+            return True
+        return self.grammar is not None and self.grammar.is_complete
 
     def _end(self, finish: Finish) -> None:
         self.finish = finish

@@ -77,7 +77,10 @@ class Desk:
         self._book = book
 
     async def job(self, call: Call, run: str | None = None) -> Job:
-        """`run` is the id of a run that is taken up again. InvalidRequest, StoreUnavailable."""
+        """`run` is the id of a run that is taken up again.
+
+        InvalidRequest, StoreUnavailable; ModelNotFound, LaneUnavailable where it depends on the lanes.
+        """
         if call.path == RESPONSES:
             return await self._response(call, run or f"resp_{token_hex(16)}")
         if call.path == MESSAGES and not self._has_route(call):
@@ -125,7 +128,7 @@ class Desk:
         return [message for turn in reversed(turns) for message in turn]
 
     def _has_route(self, call: Call) -> bool:
-        """As `Pool.ready`, but for the route."""
+        """ModelNotFound; LaneUnavailable, since nobody knows what a lane that is down would do."""
         try:
             return bool(self._pool.ready(self._pool.card(call.model).id, call.path))
         except RouteNotFound:
@@ -195,8 +198,7 @@ def _as_chat(call: Call, chat: dict[str, Any]) -> Call:
 
 
 def _turn(body: Mapping[str, Any], answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    said = [item for item in answer["output"] if item["type"] != "reasoning"]
-    return responses_request.messages_of([*responses_request.input_items(body), *said])
+    return responses_request.messages_of([*responses_request.input_items(body), *answer["output"]])
 
 
 def _no_previous(previous: object) -> InvalidRequest:

@@ -13,8 +13,7 @@ from aiohttp import web
 
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneFailed
-from outrider.gateway.attach import passed_headers, plan_headers, take_stats, with_report, without_stats
-from outrider.gateway.boundary import ALWAYS_HEADERS
+from outrider.gateway.attach import passed_headers, take_stats, with_report, without_stats
 from outrider.runtimes.client import LaneAnswer
 from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.protocol import read_answers
@@ -85,8 +84,6 @@ async def relay_stream(request: web.Request, relay: Relay) -> web.StreamResponse
     """Events as they come. A failure before the first one is raised, a later one is the stream's last event."""
     async with relay.run.open() as answer:
         check_is_stream(answer)
-        if relay.run.hedged:  # perhaps by another lane than was first asked
-            request[ALWAYS_HEADERS] = request[ALWAYS_HEADERS] | plan_headers(relay.run)
         response = web.StreamResponse(headers=STREAM_HEADERS | passed_headers(answer.headers))
         await copy_stream(answer, relay, _Client(request, response))
     await response.write_eof()
@@ -104,7 +101,8 @@ async def copy_stream(answer: LaneAnswer, relay: Relay, sink: Sink) -> None:
                 await _send(relay, sink, await relay.settle())
         await _send(relay, sink, relay.end())
     except APIError as error:
-        await _send(relay, sink, relay.fail(error))
+        if not relay.is_over:  # else all was told, and only the connection's end was waited for
+            await _send(relay, sink, relay.fail(error))
     if relay.failure is None:
         relay.run.succeed()
 
@@ -136,7 +134,10 @@ class _Client:
         """Preceded by the head when these are the first bytes."""
         if not self.response.prepared:
             await self.response.prepare(self.request)
-        await self.response.write(data)
+        if is_last:
+            await self.response.write_eof(data)  # with the body's end in one packet
+        else:
+            await self.response.write(data)
 
     async def fail(self, data: bytes) -> None:
         """Without the client's reading, the end of the connection is what tells it."""

@@ -97,9 +97,12 @@ class Curve:
     """Share of the drafts asked for that are really proposed."""
     tokens: tuple[float, ...] = ()
     """Entry k: expected tokens of a round with k drafts, the target's own included."""
+    errors: tuple[float, ...] = ()
+    """Standard deviations of the hazards."""
 
     def __post_init__(self) -> None:
         self.tokens = expected_tokens(self.hazards)
+        self.errors = tuple([math.sqrt(h * (1 - h) / n) for h, n in zip(self.hazards, self.weights, strict=True)])
 
     def is_near(self, other: Curve) -> bool:
         """No decision would differ."""
@@ -112,12 +115,10 @@ class Curve:
         All hazards are off by as many of their standard deviations: depths err together, and one draw is fast.
         """
         off = random.gauss(0.0, 1.0)
+        moved = [h + off * error for h, error in zip(self.hazards, self.errors, strict=True)]
         tokens = survival = 1.0
-        for depth in range(k):
-            at = min(depth, DEPTHS - 1)
-            hazard = self.hazards[at]
-            hazard += off * math.sqrt(hazard * (1 - hazard) / self.weights[at])
-            survival *= min(max(hazard, 0.0), 1.0)
+        for hazard in (moved + moved[-1:] * (k - DEPTHS))[:k]:
+            survival *= 0.0 if hazard < 0.0 else 1.0 if hazard > 1.0 else hazard
             tokens += survival
         return tokens
 

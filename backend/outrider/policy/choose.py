@@ -17,7 +17,7 @@ from outrider.policy.features import Features
 from outrider.policy.learning import Learner
 from outrider.policy.limits import Band, WorkloadPolicy
 from outrider.policy.options import Entry, Menu, Row
-from outrider.policy.rounds import Occupancy, context_bucket, occupancy
+from outrider.policy.rounds import context_bucket, occupancy
 
 #: Kinds of requests, and menus of one kind, that are remembered.
 _MAX_KINDS, _MAX_ROWS = 4096, 1024
@@ -49,11 +49,16 @@ class Kind:
     stamp: int = -1
     curves: dict[tuple[str, bool], tuple[int, Curve]] = field(default_factory=dict)
     """By drafter and whether it is sampled: the curve, and the stamp of when it was worked out."""
+    latest: list[Row] = field(default_factory=list)
+    """What the lanes could do when it was last asked."""
     moved: list[str] = field(default_factory=list)
     """Drafters whose curves have moved, in the order in which they did."""
     menus: dict[tuple[object, ...], Menu] = field(default_factory=dict)
     rows: dict[tuple[LaneAbility, int, int], Row] = field(default_factory=dict)
-    """By lane, requests on it (-1: unknown) and its running limit."""
+    shut: frozenset[str] = frozenset()
+    """Drafters that do not pay for it."""
+    shut_at: tuple[int, bool] = (0, False)
+    """How many gates had changed, and whether its ledger was overdrawn, when that was found."""
 
     def __post_init__(self) -> None:
         cell, features = self.cell, self.features
@@ -117,6 +122,17 @@ class Surveyor:
             self._refresh(found)
         return found
 
+    def follow(self, kind: Kind) -> None:
+        """Work out what was learnt for this kind, so that its next request need not wait for that."""
+        while kind.stamp != self._learner.acceptance.stamp(kind.place):
+            self._refresh(kind)
+        kind.latest = [self._followed(kind, row) for row in kind.latest]
+
+    def _followed(self, kind: Kind, row: Row) -> Row:
+        if row.source.now is not row.factors or row.version != len(kind.moved):
+            row = kind.rows[row.key] = self._renewed(kind, row, row.num_tokens)
+        return row
+
     def _refresh(self, kind: Kind) -> None:
         """Take in what was learnt of one drafter for this kind, the others at the next decisions, so that none takes
         long; what follows from it is kept where the curve has hardly moved."""
@@ -133,15 +149,14 @@ class Surveyor:
 
     def rows(self, kind: Kind, features: Features, lanes: Sequence[LaneView], now_s: float) -> list[Row]:
         """What each lane can do for a request of this kind, in the order of the lanes."""
-        remembered, version = kind.rows, len(kind.moved)
+        remembered, version, num_tokens = kind.rows, len(kind.moved), features.num_prompt_tokens
         if len(remembered) >= _MAX_ROWS or version >= _MAX_ROWS:
             remembered.clear()
             kind.menus.clear()
             kind.moved.clear()
             version = 0
-        rounds, oldest_s = self._learner.rounds, now_s - kind.policy.load_max_age_s
-        num_changes, num_tokens = rounds.num_changes, features.num_prompt_tokens
-        rows = []
+        oldest_s = now_s - kind.policy.load_max_age_s
+        kind.latest = rows = []
         for view in lanes:
             ability, load = view.ability, view.load
             if load is None or load.read_at_s < oldest_s:
@@ -150,9 +165,9 @@ class Surveyor:
                 key = (ability, load.num_running + load.num_waiting, load.max_running)
             row = remembered.get(key)
             if row is None:
-                row = remembered[key] = self._row(kind, ability, occupancy(ability, *key[1:]), num_tokens)
+                row = remembered[key] = self._row(kind, key, num_tokens)
             elif (
-                row.num_changes != num_changes
+                row.source.now is not row.factors
                 or row.version != version
                 or (row.is_bounded and row.num_tokens != num_tokens)
             ):
@@ -161,15 +176,13 @@ class Surveyor:
         return rows
 
     def _renewed(self, kind: Kind, row: Row, num_tokens: int) -> Row:
-        """The same where nothing that it rests on has changed."""
-        rounds, menu = self._learner.rounds, self._current(kind, row.menu.key)
-        factors = rounds.factors(row.lane, menu.batch)
-        if factors is not row.factors or menu is not row.menu or (menu.is_bounded and num_tokens != row.num_tokens):
-            row = Row(row.lane, row.seen, menu, factors, row.unserved, row.inexact, num_tokens)
-        row.num_changes = rounds.num_changes
-        return row
+        """With all that is known now."""
+        menu = self._current(kind, row.menu.key)
+        source = self._learner.rounds.factors(row.lane, menu.batch)
+        return Row(row.key, row.seen, menu, source, row.unserved, row.inexact, num_tokens)
 
-    def _row(self, kind: Kind, ability: LaneAbility, seen: Occupancy, num_tokens: int) -> Row:
+    def _row(self, kind: Kind, remembered_by: tuple[LaneAbility, int, int], num_tokens: int) -> Row:
+        ability, seen = remembered_by[0], occupancy(*remembered_by)
         others = seen.num_others
         cap = min(kind.cap, _cap(kind.policy.load, others))
         caps = (cap, kind.share if others else 1.0)
@@ -179,11 +192,9 @@ class Surveyor:
             menu = self._current(kind, key)
         else:
             menu = kind.menus[key] = self._menu(kind, ability, key, (batch, caps))
-        factors = self._learner.rounds.factors(ability, batch)
-        surfaces = kind.features.surfaces
-        if not surfaces:
-            return Row(ability, seen, menu, factors, (), (), num_tokens)
-        return Row(ability, seen, menu, factors, unserved(ability, surfaces), inexact(ability, surfaces), num_tokens)
+        source, surfaces = self._learner.rounds.factors(ability, batch), kind.features.surfaces
+        lacks = (unserved(ability, surfaces), inexact(ability, surfaces)) if surfaces else ((), ())
+        return Row(remembered_by, seen, menu, source, *lacks, num_tokens)
 
     def _current(self, kind: Kind, key: tuple[object, ...]) -> Menu:
         """A menu with what moved since it was made."""
@@ -193,9 +204,8 @@ class Surveyor:
         by_drafter = dict(menu.by_drafter)
         for drafter in set(kind.moved[menu.version :]):
             old = by_drafter.get(drafter)
-            new = old and self._entry(kind, menu.like, old.place, (menu.batch, old.bounds))
-            if new is not None:
-                by_drafter[drafter] = new
+            if old is not None:
+                by_drafter[drafter] = self._entry(kind, menu.like, old.place, (menu.batch, old.ks))
         kind.menus[key] = menu = menu._replace(
             entries=tuple(by_drafter.values()), by_drafter=by_drafter, version=len(kind.moved)
         )
@@ -214,9 +224,9 @@ class Surveyor:
             if bounds is None:
                 refusal = "not-allowed", ""
             elif refusal is None:
-                entry = self._entry(kind, ability, index, (batch, bounds))
-                if entry is not None:
-                    entries.append(entry)
+                ks = tuple(k for k in drafter.ks if bounds[0] <= k <= bounds[1])
+                if ks:
+                    entries.append(self._entry(kind, ability, index, (batch, ks)))
                     continue
                 refusal = "no-k", f"{bounds[0]} and {bounds[1]}"
             refused.append((drafter.drafter, *refusal))
@@ -226,20 +236,15 @@ class Surveyor:
             plain_rate, tuple(entries), tuple(refused), ability, by_drafter, is_bounded, batch, key, len(kind.moved)
         )
 
-    def _entry(
-        self, kind: Kind, ability: LaneAbility, index: int, scene: tuple[int, tuple[int, int]]
-    ) -> Entry | None:
-        """The best k of one drafter; None when the lane has none within the bounds."""
+    def _entry(self, kind: Kind, ability: LaneAbility, index: int, scene: tuple[int, tuple[int, ...]]) -> Entry:
+        """The best of these k of one drafter; `scene` is the batch and them."""
         drafter = ability.drafters[index]
-        batch, bounds = scene
-        ks = [k for k in drafter.ks if bounds[0] <= k <= bounds[1]]
-        if not ks:
-            return None
+        batch, ks = scene
         curve = self.curve(kind, drafter.drafter, is_sampled=drafter.is_sampled)
         seconds = self._learner.rounds.round_s(ability, drafter.drafter, (batch, kind.context), curve.fill)
         rates = tuple(map(truediv, curve.tokens, seconds))
         k = max(ks, key=rates.__getitem__)
-        return Entry(index, drafter, k, rates[k], bounds, rates)
+        return Entry(index, drafter, k, rates[k], ks, rates)
 
     def curve(self, kind: Kind, drafter: str, *, is_sampled: bool) -> Curve:
         """What is known of a drafter's acceptance for this kind of request."""

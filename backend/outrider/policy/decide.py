@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import NamedTuple
 
 from outrider.core import TASKS, Hints, LaneView
 from outrider.errors import InvalidRequest
@@ -28,19 +27,8 @@ class Origin:
     """Found by names in lower case."""
 
 
-class _Asked(NamedTuple):
-    """What is decided."""
-
-    features: Features
-    hints: Hints
-    lanes: Sequence[LaneView]
-    now_s: float
-
-    @property
-    def is_fixed(self) -> bool:
-        """The request's own word leaves workloads nothing to differ in."""
-        hints = self.hints
-        return hints.is_off or hints.drafter is not None or hints.k is not None
+#: What is decided: features, hints, lanes, and the time. A plain tuple, since it is made for every request.
+_Asked = tuple[Features, Hints, Sequence[LaneView], float]
 
 
 class PolicySet:
@@ -86,9 +74,9 @@ class PolicySet:
         replace.
         """
         policy = self._workload(features, origin)
-        asked = _Asked(features, hints, lanes, now_s)
+        asked = (features, hints, lanes, now_s)
         trial = policy.trial
-        if trial is None or asked.is_fixed or not self._is_tried(policy.workload, trial.share):
+        if trial is None or _is_fixed(hints) or not self._is_tried(policy.workload, trial.share):
             return self._decide(policy, asked)
         other = self._by_name[trial.workload]
         if trial.mode == "shadow":
@@ -115,6 +103,7 @@ class PolicySet:
     def learn(self, decision: Decision, feedback: Feedback) -> None:
         """Take in how a decided request went."""
         self.learner.learn(decision, feedback)
+        self._surveyor.follow(decision.kind)
 
     def _workload(self, features: Features, origin: Origin | None) -> WorkloadPolicy:
         for policy, match in self._by_task[features.task]:
@@ -124,15 +113,16 @@ class PolicySet:
 
     def _decide(self, policy: WorkloadPolicy, asked: _Asked, *, is_run: bool = True) -> Decision:
         features, hints, lanes, now_s = asked
-        drafter = None if hints.is_off else hints.drafter
+        is_off = hints.is_off
+        drafter = None if is_off else hints.drafter
         kind = self._surveyor.kind(policy, features, drafter, hints.k or None)
         rows = self._surveyor.rows(kind, features, lanes, now_s)
         fit = rows
         if features.surfaces:
             fit = _fittest(rows)
             _refuse_inexact(policy, hints, features, fit)
-        settled = _plain(fit) if hints.is_off else self._settler.settle(kind, fit, is_run=is_run)
-        if settled is None and not hints.is_off:
+        settled = _plain(fit) if is_off else self._settler.settle(kind, fit, is_run=is_run)
+        if settled is None and not is_off:
             # Lanes that must speculate, and with what the workload does not allow: as little as they can.
             least = self._surveyor.kind(policy, features, None, 1)
             fittest = _fittest(self._surveyor.rows(least, features, lanes, now_s))
@@ -144,6 +134,11 @@ class PolicySet:
         plan = _plan(option.drafter, option.k)
         unfit = () if fit is rows else [row for row in rows if row.num_missing > fit[0].num_missing]
         return Decision(plan, policy.workload, rule, features, option, kind, fit, unfit, lanes, self.learner.rounds)
+
+
+def _is_fixed(hints: Hints) -> bool:
+    """The request's own word leaves workloads nothing to differ in."""
+    return hints.is_off or hints.drafter is not None or hints.k is not None
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from outrider.core import LaneLoad, LaneView
@@ -105,14 +106,13 @@ class Decision:
     @property
     def refused(self) -> tuple[Refusal, ...]:
         """Lanes and drafters that were left out."""
-        lanes = tuple(row.refusal for row in self.unfit)
-        return (*lanes, *(refusal for row in self.rows for refusal in row.refused))
+        lanes = [row.refusal for row in self.unfit]
+        return (*lanes, *chain.from_iterable([row.refused for row in self.rows]))
 
     @property
     def possible(self) -> tuple[Option, ...]:
         """All plans that were compared."""
-        plains = (row.plain for row in self.rows if row.plain_rate)
-        return (*plains, *(row.option(entry) for row in self.rows for entry in row.usable()))
+        return tuple(chain.from_iterable([row.possible for row in self.rows]))
 
     def _inexact_fields(self) -> str:
         surfaces = self.features.surfaces

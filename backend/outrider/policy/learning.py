@@ -27,6 +27,8 @@ _REPLAY_K = 8
 _MIN_ROUNDS = 8
 #: Decisions until a drafter that did not pay is tried again: at first, and at most.
 _FIRST_BACKOFF, _LAST_BACKOFF = 16, 4096
+#: Measurements that a drafter must have when its workload is overdrawn.
+_PROVEN = 3
 #: What one more request makes of the ledger's sums.
 _KEEP = 0.995
 
@@ -77,6 +79,10 @@ class Gate:
     @property
     def is_closed(self) -> bool:
         return self.num > 0 and self.utility + 0.3 / self.num**0.5 < 1.0
+
+    @property
+    def is_proven(self) -> bool:
+        return self.num >= _PROVEN and self.utility >= 1.0
 
     def tried(self, number: int) -> None:
         """A try begins: the next waits twice as long, unless this one pays."""
@@ -129,11 +135,11 @@ class Learner:
     """By workload, drafter, task and temperature."""
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     random: Random = field(default_factory=lambda: Random(0))
-    num_closed: int = 0
-    """Gates that are closed."""
+    num_changes: int = field(init=False)
+    """Grows with every gate that is closed or opened, or proves to pay or no longer to; above 0 once one may be."""
 
     def __post_init__(self) -> None:
-        self.num_closed = sum(gate.is_closed for gate in self.gates.values())
+        self.num_changes = len(self.gates)
 
     def gate(self, workload: str, drafter: str, cell: Cell) -> Gate:
         """`cell` gives task and temperature."""
@@ -179,8 +185,10 @@ class Learner:
         else:
             plain_s = (num_tokens - 1) * decided.plain_round_s() * self.rounds.correction(lane, batch=batch)
             self.ledger(decided.workload).spent(plain_s, taken_s)
-            self.gate(decided.workload, plan.drafter, cell).measured(plain_s / taken_s)
-            self.num_closed = sum(gate.is_closed for gate in self.gates.values())
+            gate = self.gate(decided.workload, plan.drafter, cell)
+            before = gate.is_closed, gate.is_proven
+            gate.measured(plain_s / taken_s)
+            self.num_changes += before != (gate.is_closed, gate.is_proven)
 
     def _replay(self, decided: Decided, written: Written) -> None:
         """What look-ups that did not run would have shown, which costs nobody a try."""

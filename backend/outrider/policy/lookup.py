@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from outrider.core import SpecStats
@@ -34,9 +35,9 @@ def told_share(tokens: Sequence[Hashable]) -> float:
         return 0.0
     followers: dict[tuple[Hashable, Hashable], Hashable] = {}
     told = 0
-    for first, second, follower in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        pair = (first, second)
-        told += followers.get(pair) == follower
+    for pair, follower in zip(pairwise(tokens), tokens[2:], strict=False):
+        if followers.get(pair) == follower:
+            told += 1
         followers[pair] = follower
     return told / (len(tokens) - _MIN_MATCH)
 

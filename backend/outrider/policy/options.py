@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from outrider.core import OFF, DrafterAbility, LaneAbility, Surface
-from outrider.policy.rounds import Occupancy
+from outrider.policy.rounds import Factors, Occupancy
 
 
 class Option(NamedTuple):
@@ -46,8 +46,8 @@ class Entry(NamedTuple):
     drafter: DrafterAbility
     k: int
     rate: float
-    bounds: tuple[int, int]
-    """Least and largest k that are allowed here now."""
+    ks: tuple[int, ...]
+    """Those that are allowed here now, ascending."""
     rates: tuple[float, ...]
 
 
@@ -75,24 +75,28 @@ class Menu(NamedTuple):
 EQUAL = 0.98
 #: More than any number of surfaces.
 UNSERVED = 99
+_NONE: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
 class Row:
-    """One lane at its load. `factors` are what rates are multiplied by: of plain decoding, then of each drafter."""
+    """One lane at its load."""
 
-    lane: LaneAbility
+    key: tuple[LaneAbility, int, int]
+    """What it is remembered by: the lane, requests on it (-1: unknown) and its running limit."""
     seen: Occupancy
     menu: Menu
-    factors: tuple[float, ...]
+    source: Factors
+    """What rates are multiplied by, as it follows what is learnt."""
     unserved: tuple[Surface, ...]
     """What of the request the lane does not serve at all."""
     inexact: tuple[Surface, ...]
     """What of the request the lane does not honour exactly."""
     num_tokens: int
     """Of the prompt."""
-    num_changes: int = -1
-    """How many factors had changed when it was last looked through."""
+    lane: LaneAbility = field(init=False)
+    factors: tuple[float, ...] = field(init=False)
+    """The source's when this was made."""
     version: int = field(init=False)
     is_bounded: bool = field(init=False)
     """The menu's."""
@@ -104,24 +108,47 @@ class Row:
     """Surfaces that are not honoured; `UNSERVED` when some are not served."""
     plain_rate: float = field(init=False)
     """Tokens per second of plain decoding; 0 when the lane has none."""
+    rates: list[float] = field(init=False)
+    """Of each entry, before what waiting leaves of it; 0 where the prompt is too long for the drafter."""
+    shut: frozenset[str] = _NONE
+    """Drafters that were not to be used when `fastest` was last asked for."""
     fastest: Entry | None = field(init=False)
-    """Of all drafters, or nearly so."""
+    """Of all others, or nearly so."""
     fastest_rate: float = field(init=False)
     """Its tokens per second; 0 without one."""
+    _best: Option | None = None
+    _plain: Option | None = None
+    """The fastest, and plain decoding, once they were asked for."""
+    _possible: tuple[Option, ...] | None = field(init=False, default=None)
+    _refused: tuple[Refusal, ...] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         running, waiting, _ = self.seen
+        self.lane, self.factors = self.key[0], self.source.now
         self.version, self.is_bounded = self.menu.version, self.menu.is_bounded
         self.num_others = running + waiting - 1
         self.share = self.lane.max_running / (self.lane.max_running + waiting)
         self.plain_rate = self.menu.plain_rate * self.factors[0] * self.share if self.lane.has_plain else 0.0
         self.num_missing = UNSERVED if self.unserved else len(self.inexact)
-        self.fastest, self.fastest_rate = self._fastest(self.usable())
+        entries, factors = self.menu.entries, self.factors
+        self.rates = [entry.rate * factors[entry.place + 1] for entry in entries]
+        if self.is_bounded:
+            self.rates = [rate * self._reaches(entry) for entry, rate in zip(entries, self.rates, strict=True)]
+        self._rank(_NONE)
 
     @property
     def plain(self) -> Option:
         """Plain decoding on this lane."""
-        return Option(self.plain_rate, -self.num_others, self.lane, OFF, 0, self.seen)
+        if self._plain is None:
+            self._plain = Option(self.plain_rate, -self.num_others, self.lane, OFF, 0, self.seen)
+        return self._plain
+
+    @property
+    def best(self) -> Option | None:
+        """The fastest."""
+        if self._best is None and self.fastest is not None:
+            self._best = self.option(self.fastest)
+        return self._best
 
     def usable(self, shut: Collection[str] = ()) -> Sequence[Entry]:
         """Without `shut` drafters, and without those that were made for less context than this prompt's."""
@@ -134,18 +161,22 @@ class Row:
         limit = entry.drafter.max_context
         return limit is None or self.num_tokens <= limit
 
-    def best(self, shut: Collection[str]) -> tuple[Entry | None, float]:
-        """The fastest without `shut` drafters, and its tokens per second."""
-        return self._fastest(self.usable(shut)) if shut else (self.fastest, self.fastest_rate)
+    def rank(self, shut: frozenset[str]) -> None:
+        """Let `fastest` be of those that are not `shut`."""
+        if shut is not self.shut and shut != self.shut:
+            self._rank(shut)
+        self.shut = shut
 
-    def _fastest(self, entries: Sequence[Entry]) -> tuple[Entry | None, float]:
-        factors = self.factors
-        rates = [entry.rate * factors[entry.place + 1] for entry in entries]
+    def _rank(self, shut: frozenset[str]) -> None:
+        self._best, self.fastest, self.fastest_rate = None, None, 0.0
+        entries, rates = self.menu.entries, self.rates
+        if shut:
+            rates = [rate * (entry.drafter.drafter not in shut) for entry, rate in zip(entries, rates, strict=True)]
         enough = max(rates, default=0.0) * EQUAL
         for entry, rate in zip(entries, rates, strict=True) if enough else ():
             if rate >= enough:
-                return entry, rate * self.share
-        return None, 0.0
+                self.fastest, self.fastest_rate = entry, rate * self.share
+                return
 
     def entry(self, drafter: str, k: int | None = None) -> Entry | None:
         """Of a drafter that may be used, and with this k."""
@@ -153,12 +184,14 @@ class Row:
         entry = menu.by_drafter.get(drafter)
         if entry is None or (menu.is_bounded and not self._reaches(entry)):
             return None
-        return entry if k is None or (entry.bounds[0] <= k <= entry.bounds[1] and k in entry.drafter.ks) else None
+        return entry if k is None or k in entry.ks else None
 
     def rate_of(self, drafter: str, k: int | None = None) -> float:
         """Tokens per second of a drafter with this k or its best; 0 where it may not be used."""
-        entry = self.entry(drafter, k)
-        return 0.0 if entry is None else self.rate(entry, entry.k if k is None else k)
+        entry = self.menu.by_drafter.get(drafter)
+        if entry is None or (k is not None and k not in entry.ks) or (self.is_bounded and not self._reaches(entry)):
+            return 0.0
+        return entry.rates[entry.k if k is None else k] * self.factors[entry.place + 1] * self.share
 
     def rate(self, entry: Entry, k: int) -> float:
         """Tokens per second."""
@@ -179,12 +212,25 @@ class Row:
         return Refusal(self.lane.name, None, "not-exact", ", ".join(self.inexact))
 
     @property
-    def refused(self) -> list[Refusal]:
+    def possible(self) -> tuple[Option, ...]:
+        """Plain decoding, and every drafter with its best k."""
+        if self._possible is None:
+            plain = (self.plain,) if self.plain_rate else ()
+            self._possible = (*plain, *map(self.option, self.usable()))
+        return self._possible
+
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
         """Drafters of it that were left out."""
+        if self._refused is None:
+            self._refused = self._found_refused()
+        return self._refused
+
+    def _found_refused(self) -> tuple[Refusal, ...]:
         long = [(entry.drafter, entry.drafter.max_context) for entry in self.menu.entries]
         beyond = [
             (drafter.drafter, "context", str(limit))
             for drafter, limit in long
             if limit is not None and self.num_tokens > limit
         ]
-        return [Refusal(self.lane.name, *refusal) for refusal in (*self.menu.refused, *beyond)]
+        return tuple(Refusal(self.lane.name, *refusal) for refusal in (*self.menu.refused, *beyond))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from outrider.core import MAX_K, OFF, LaneAbility
@@ -82,6 +84,16 @@ def occupancy(ability: LaneAbility, num_requests: int, max_running: int) -> Occu
     return Occupancy(running, total - running, True)
 
 
+@dataclass(slots=True, eq=False)
+class Factors:
+    """What speeds on a lane in batches of one size are multiplied by."""
+
+    lane: LaneAbility
+    size: int
+    now: tuple[float, ...]
+    """Of plain decoding, then of each of its drafters. Another object when it has changed."""
+
+
 class Rounds:
     """Seconds of rounds; the table's or closed form's, times what was learnt of each lane and drafter."""
 
@@ -92,10 +104,9 @@ class Rounds:
         self._arms: dict[tuple[str, str, int], tuple[float, int]] = {}
         """Logarithms of observed over predicted: of a lane as a whole, and of a drafter on it at a size of batches
         beyond that, with the number of observations."""
-        self.known: dict[tuple[LaneAbility, int], tuple[float, ...]] = {}
-        """What `factors` has worked out and no observation has changed since."""
-        self.num_changes = 0
-        """How often that was changed."""
+        self._factors: dict[tuple[LaneAbility, int], Factors] = {}
+        self._factors_of: dict[str, list[Factors]] = defaultdict(list)
+        """The same by the lane's name."""
 
     def forwards(self, ability: LaneAbility, num_running: int, context: int) -> tuple[float, ...]:
         """Entry k: seconds of a round in which each running request has k + 1 rows, without drafting."""
@@ -152,19 +163,25 @@ class Rounds:
                 break
         return 0.0 if found is None else found[0]
 
-    def factors(self, ability: LaneAbility, batch: int) -> tuple[float, ...]:
-        """What speeds on this lane in such a batch are multiplied by: of plain decoding, then of each of its
-        drafters."""
+    def factors(self, ability: LaneAbility, batch: int) -> Factors:
+        """What speeds on this lane in such a batch are multiplied by, now and as long as it is kept."""
         key = (ability, size_bucket(batch))
-        found = self.known.get(key)
+        found = self._factors.get(key)
         if found is None:
-            if len(self.known) >= _MAX_REMEMBERED:
-                self.known.clear()
-                self.num_changes += 1
-            found = self.known[key] = self._factors(*key)
+            if len(self._factors) >= _MAX_REMEMBERED:
+                self._forget_factors()
+            found = self._factors[key] = Factors(*key, self._factors_now(*key))
+            self._factors_of[ability.name].append(found)
         return found
 
-    def _factors(self, ability: LaneAbility, size: int) -> tuple[float, ...]:
+    def _forget_factors(self) -> None:
+        """Who keeps some is to ask again."""
+        for factors in self._factors.values():
+            factors.now = ()
+        self._factors.clear()
+        self._factors_of.clear()
+
+    def _factors_now(self, ability: LaneAbility, size: int) -> tuple[float, ...]:
         lane = self._lanes.get(ability.name, 0.0)
         drafters = [OFF, *[drafter.drafter for drafter in ability.drafters]]
         return tuple([math.exp(-lane - self._arm(ability.name, drafter, size)) for drafter in drafters])
@@ -182,11 +199,10 @@ class Rounds:
         step = max(_RATE, 1 / (num + 1 + _DOUBT)) * min(max(error, -_CLIP), _CLIP) / 2
         self._lanes[lane] = shared + step
         self._arms[key] = (arm + step, num + 1)
-        for known in [known for known in self.known if known[0].name == lane]:
-            now, before = self._factors(*known), self.known[known]
-            if any(abs(a - b) > _NEAR * b for a, b in zip(now, before, strict=True)):
-                self.known[known] = now
-                self.num_changes += 1
+        for factors in self._factors_of.get(lane, ()):
+            now = self._factors_now(factors.lane, factors.size)
+            if any(abs(a - b) > _NEAR * b for a, b in zip(now, factors.now, strict=True)):
+                factors.now = now
 
     def to_state(self) -> dict[str, Any]:
         """Plain data of the corrections; costs themselves come from the lanes."""

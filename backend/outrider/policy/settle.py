@@ -20,8 +20,6 @@ MIN_GAIN = 1.03
 _SWITCH_GAIN, _STREAK, _DWELL = 1.05, 3, 8
 #: Batches of less than this times each other share what was taken last.
 _FAR = 4
-#: Measurements that a drafter must have when its workload is overdrawn.
-_PROVEN = 3
 
 
 class Settled(NamedTuple):
@@ -86,12 +84,11 @@ class Settler:
             return None if found is None else Settled(found, "nearest" if any(distance(kind, found)) else "request")
         ledger = self.learner.ledger(kind.policy.workload)
         ledger.num_decided += is_run
-        plain, best = _leaders(rows)
-        if plain is None:
-            return None if best is None else Settled(best, "no-plain")
         shut = self._shut(kind, ledger)
-        if shut:
-            best = _best(rows, shut)
+        plain, best = _leaders(rows, shut)
+        if plain is None:
+            best = _leaders(rows, frozenset())[1]
+            return None if best is None else Settled(best, "no-plain")
         enough = _enough(kind, rows, plain, shut)
         if enough is not None:
             return Settled(enough, "objective")
@@ -101,17 +98,16 @@ class Settler:
         tried = self._try(kind, rows, (plain, best), ledger) if is_run else None
         return tried or Settled(best, "best-rate" if best.k else "plain")
 
-    def _shut(self, kind: Kind, ledger: Ledger) -> set[str]:
+    def _shut(self, kind: Kind, ledger: Ledger) -> frozenset[str]:
         """Drafters that do not pay as far as is known; with an overdrawn ledger all that are not known to pay."""
-        if not (self.learner.num_closed or ledger.is_overdrawn):
-            return set()
-        gates = {drafter: self._gate(kind, drafter) for drafter in kind.policy.drafters}
-        is_overdrawn = ledger.is_overdrawn
-        return {
-            name
-            for name, gate in gates.items()
-            if gate.is_closed or (is_overdrawn and not (gate.num >= _PROVEN and gate.utility >= 1.0))
-        }
+        state = (self.learner.num_changes, ledger.is_overdrawn)
+        if state != kind.shut_at:
+            kind.shut_at, is_overdrawn = state, ledger.is_overdrawn
+            gates = [(drafter, self._gate(kind, drafter)) for drafter in kind.policy.drafters]
+            kind.shut = frozenset(
+                [name for name, gate in gates if gate.is_closed or (is_overdrawn and not gate.is_proven)]
+            )
+        return kind.shut
 
     def _gate(self, kind: Kind, drafter: str) -> Gate:
         return self.learner.gate(kind.policy.workload, drafter, kind.cell)
@@ -172,24 +168,27 @@ class Settler:
 
     def _drawn_rates(self, kind: Kind, rows: Sequence[Row], drafters: Collection[str]) -> dict[str, float]:
         """Thompson sampling: each drafter's best rate with hazards drawn from what is believed of them."""
-        fastest: dict[str, tuple[float, Entry]] = {}
-        for row in rows:
-            factors, share = row.factors, row.share
-            for entry in row.usable() if drafters else ():
-                rate, name = entry.rate * factors[entry.place + 1] * share, entry.drafter.drafter
-                if name in drafters and (name not in fastest or rate > fastest[name][0]):
-                    fastest[name] = rate, entry
+        rate_of: dict[str, float] = {}
+        entry_of: dict[str, Entry] = {}
+        for row in rows if drafters else ():
+            share = row.share
+            for entry, rate in zip(row.menu.entries, row.rates, strict=True):
+                name = entry.drafter.drafter
+                if name in drafters and rate * share > rate_of.get(name, 0.0):
+                    rate_of[name], entry_of[name] = rate * share, entry
         random, rates = self.learner.random, {}
-        for name, (rate, entry) in fastest.items():
+        for name, entry in entry_of.items():
             curve = self.surveyor.curve(kind, name, is_sampled=entry.drafter.is_sampled)
-            rates[name] = rate * curve.drawn(entry.k, random) / curve.tokens[entry.k]
+            rates[name] = rate_of[name] * curve.drawn(entry.k, random) / curve.tokens[entry.k]
         return rates
 
 
-def _leaders(rows: Sequence[Row]) -> tuple[Option | None, Option | None]:
-    """What `plain_of` and `_best` without shut drafters find, at once: this is asked for every request."""
+def _leaders(rows: Sequence[Row], shut: frozenset[str]) -> tuple[Option | None, Option | None]:
+    """The fastest plain decoding and the fastest drafter that is not shut; of equals the emptiest lane's."""
     plain_rate = fastest_rate = 0.0
     for row in rows:
+        if row.shut is not shut:
+            row.rank(shut)
         if row.plain_rate > plain_rate:
             plain_rate = row.plain_rate
         if row.fastest_rate > fastest_rate:
@@ -202,23 +201,13 @@ def _leaders(rows: Sequence[Row]) -> tuple[Option | None, Option | None]:
             plain = row
         if row.fastest_rate >= fastest_rate and (fastest is None or row.num_others < fastest.num_others):
             fastest = row
-    return (
-        plain.plain if plain and plain_rate else None,
-        fastest.option(fastest.fastest) if fastest and fastest.fastest else None,
-    )
+    return plain.plain if plain and plain_rate else None, fastest.best if fastest else None
 
 
 def plain_of(rows: Sequence[Row]) -> Option | None:
     """The fastest plain decoding."""
     row = _pick(rows, [row.plain_rate for row in rows])
     return None if row is None else row.plain
-
-
-def _best(rows: Sequence[Row], shut: Collection[str]) -> Option | None:
-    """The fastest drafter that is not shut."""
-    row = _pick(rows, [row.best(shut)[1] for row in rows])
-    entry = None if row is None else row.best(shut)[0]
-    return None if row is None or entry is None else row.option(entry)
 
 
 def _held_option(rows: Sequence[Row], held: Incumbent, shut: Collection[str]) -> Option | None:
@@ -252,12 +241,6 @@ def _enough(kind: Kind, rows: Sequence[Row], plain: Option, shut: Collection[str
     target = kind.target_rate
     if target is None:
         return None
-    options = (
-        row.option(entry, k)
-        for row in rows
-        for entry in row.usable(shut)
-        for k in entry.drafter.ks
-        if entry.bounds[0] <= k <= entry.bounds[1]
-    )
+    options = (row.option(entry, k) for row in rows for entry in row.usable(shut) for k in entry.ks)
     enough = (option for option in (plain, *options) if option.rate >= target)
     return min(enough, key=lambda option: (option.k, -option.rate), default=None)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from outrider.config import RunsSection
 from outrider.errors import (
@@ -24,9 +24,10 @@ from outrider.errors import (
     RateLimited,
     StoreUnavailable,
 )
+from outrider.runs.leases import Leases
 from outrider.runs.reader import RunReader
 from outrider.runs.record import Ending, Record, Status
-from outrider.runs.work import Work, Worker, Writer, cancelled, stopped
+from outrider.runs.work import RunLost, Work, Worker, Writer, cancelled, stopped
 
 if TYPE_CHECKING:
     from outrider.runs.store import RunStore
@@ -56,19 +57,20 @@ class RunBook(RunReader):
     """Use `looked_after` around the life of the process."""
 
     def __init__(self, store: RunStore, section: RunsSection, worker: Worker) -> None:
-        super().__init__(store)
+        super().__init__(store, f"{socket.gethostname()[:40]}:{os.getpid()}:{token_hex(4)}")
         self._section = section
         self._worker = worker
-        self._owner = f"{socket.gethostname()[:40]}:{os.getpid()}:{token_hex(4)}"
+        self._leases = Leases(section.lease_s)
         self._entries: dict[str, _Entry] = {}
         self._unwanted: set[str] = set()
         self._tails: set[asyncio.Task[None]] = set()
         self._num_adding = 0
         self._is_resting = False
+        self._is_store_well = True
         self._regular: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<RunBook {self._owner} {len(self._entries)} open, {len(self.unsaved)} unsaved>"
+        return f"<RunBook {self.owner} {len(self._entries)} open, {len(self.unsaved)} unsaved>"
 
     @asynccontextmanager
     async def looked_after(self) -> AsyncIterator[None]:
@@ -83,9 +85,23 @@ class RunBook(RunReader):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, *self._tails, return_exceptions=True)
-            with suppress(StoreUnavailable):
-                await self.store.release(self._owner)
+            with suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(2 * self._section.timeout_s):
+                    await self._sweep()
+                    await self.store.release(self.owner)
             await self.store.close()
+
+    @property
+    def state(self) -> Literal["ok", "store unavailable", "not looked after"]:
+        """How it stood at the last look after the runs."""
+        if self._regular is None or self._regular.done():
+            return "not looked after"
+        return "ok" if self._is_store_well else "store unavailable"
+
+    @property
+    def num_open(self) -> int:
+        """Runs of this process that have not ended, with those that are being stored."""
+        return len(self._entries) + self._num_adding
 
     def rest(self) -> None:
         """Begin nothing more, since the process is to stop: what waits is left to the next one."""
@@ -99,8 +115,10 @@ class RunBook(RunReader):
 
         QueueFull at the limit of open runs; StoreUnavailable; GatewayStopped.
         """
-        record = replace(record, owner=self._owner, beat_at=time.time())
+        record = replace(record, owner=self.owner, beat_at=time.time())
         await self._add(record)
+        if self._is_resting:
+            return record  # it was stored meanwhile, and waits for the next process
         entry = self._start(record, work, is_accepted=False)
         try:
             await asyncio.sleep(0)  # its first step goes to where it first waits: in the queue, or for the store
@@ -109,18 +127,18 @@ class RunBook(RunReader):
             if entry.refusal is not None:
                 self._unwanted.add(record.id)
         if entry.refusal is not None:
-            await self._sweep()
+            with suppress(StoreUnavailable):  # then the next look removes it
+                await self._sweep()
             raise entry.refusal
         return record
 
     async def _add(self, record: Record) -> None:
         if self._is_resting:
             raise GatewayStopped("the gateway stops")
-        if self._regular is None or self._regular.done():
+        if self.state == "not looked after":
             raise StoreUnavailable("the runs are not looked after", retry_after_s=None)
-        num_open = len(self._entries) + self._num_adding
-        if num_open >= self._section.max_open:
-            raise QueueFull(f"{num_open} runs are open already", retry_after_s=1.0)
+        if self.num_open >= self._section.max_open:
+            raise QueueFull(f"{self.num_open} runs are open already", retry_after_s=1.0)
         self._num_adding += 1
         try:
             await self.store.add(record)
@@ -156,7 +174,7 @@ class RunBook(RunReader):
         self.tell(record.id)
 
     def _start(self, record: Record, work: Work | None, *, is_accepted: bool) -> _Entry:
-        entry = _Entry(record, Writer(self.store, record.id, self._owner, self.tell), work, is_accepted)
+        entry = _Entry(record, Writer(self.store, record.id, self.owner, self.tell), work, is_accepted)
         self._entries[record.id] = entry
         entry.task = asyncio.create_task(self._drive(entry), name=f"run {record.id}")
         entry.task.add_done_callback(lambda task: self._left(entry, task))
@@ -179,10 +197,13 @@ class RunBook(RunReader):
             await self._end(entry.record, ending)
 
     async def _ending(self, entry: _Entry) -> Ending | None:
-        """None when the run was refused at once, and is not one."""
+        """None when the run was refused at once, and is not one, or is not ours to end any more."""
         record = entry.record
         try:
             return await self._attempts(entry)
+        except RunLost as error:
+            logger.warning("run %s: %s", record.id, error.message)
+            return None
         except APIError as error:
             if entry.is_accepted:
                 return self._failure(record, error)
@@ -198,13 +219,14 @@ class RunBook(RunReader):
     async def _attempts(self, entry: _Entry) -> Ending:
         """Once, and again while lanes and limits do not let it begin."""
         ends_at = entry.record.deadline_at or entry.record.created_at + self._section.keep_s
+        ends_s = time.monotonic() + ends_at - time.time()
         pause_s = _RETRY_S
         while True:
             try:
                 work = entry.work or await self._worker.prepare(entry.record)
                 return await work(entry.writer)
             except _PASSING as error:
-                left_s = ends_at - time.time()
+                left_s = ends_s - time.monotonic()
                 if entry.writer.has_begun or not entry.is_accepted or left_s <= 0:
                     raise
                 await asyncio.sleep(min(max(error.retry_after_s or 0.0, pause_s), _MAX_RETRY_S, left_s))
@@ -216,7 +238,7 @@ class RunBook(RunReader):
     async def _end(self, record: Record, ending: Ending) -> None:
         """When the store cannot be written now, it is told to those who ask, and tried again."""
         try:
-            await self.store.end(record.id, self._owner, ending, time.time(), self._section.keep_s)
+            await self.store.end(record.id, self.owner, ending, time.time(), self._section.keep_s)
         except StoreUnavailable as error:
             logger.warning("the end of run %s is not stored yet: %s", record.id, error.message)
             self.unsaved[record.id] = ending
@@ -227,14 +249,16 @@ class RunBook(RunReader):
             try:
                 await self._sweep()
                 await self._beat()
+                self._is_store_well = True
             except StoreUnavailable as error:
+                self._is_store_well = False
                 logger.warning("%s", error.message)
             await asyncio.sleep(self._section.lease_s / 4)
 
     async def _sweep(self) -> None:
         """What could not be written before."""
         for run, ending in list(self.unsaved.items()):
-            await self.store.end(run, self._owner, ending, time.time(), self._section.keep_s)
+            await self.store.end(run, self.owner, ending, time.time(), self._section.keep_s)
             self.unsaved.pop(run, None)
         for run in list(self._unwanted):
             await self.store.delete(run)
@@ -243,12 +267,16 @@ class RunBook(RunReader):
     async def _beat(self) -> None:
         """Say that we live, see whom others cancelled, take up what others left, forget what is old."""
         now = time.time()
-        for run in await self.store.beat(self._owner, now):
+        for run in await self.store.beat(self.owner, now):
             if (entry := self._entries.get(run)) is not None:
                 await self.cancel(entry.record)
-        left = [] if self._is_resting else await self.store.abandoned(now - self._section.lease_s)
-        for record in left:
-            if await self.store.take(record, self._owner, time.time()):
+        silent = self._leases.silent(await self.store.beats(self.owner), time.monotonic())
+        for record in await self.store.abandoned(silent):
+            if self._is_resting:
+                break
+            if record.status == "queued" and self.num_open >= self._section.max_open:
+                continue
+            if await self.store.take(record, self.owner, time.time()):
                 await self._take_up(record)
         await self.store.expire(now)
 
@@ -258,8 +286,8 @@ class RunBook(RunReader):
             await self._end(record, self._failure(record, cancelled(), "cancelled"))
         elif record.status == "in_progress":
             await self._end(record, self._failure(record, stopped()))
-        else:
-            self._start(replace(record, owner=self._owner), None, is_accepted=True)
+        elif not self._is_resting:
+            self._start(replace(record, owner=self.owner), None, is_accepted=True)
 
 
 def _log_fault(task: asyncio.Task[None]) -> None:

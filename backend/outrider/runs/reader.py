@@ -16,16 +16,17 @@ from outrider.runs.record import Ending, Record
 if TYPE_CHECKING:
     from outrider.runs.store import RunStore
 
-#: How often the runs of other processes are looked at; those of our own say when there is news.
-_POLL_S = 0.5
+#: Between two looks at a run; doubled while nothing comes. Runs of this process say when there is news.
+_POLL_S, _MAX_POLL_S = 0.5, 5.0
 _BATCH = 256
 
 
 class RunReader:
     """The stored runs, and the ends that this process could not store yet."""
 
-    def __init__(self, store: RunStore) -> None:
+    def __init__(self, store: RunStore, owner: str) -> None:
         self.store = store
+        self.owner = owner
         self.unsaved: dict[str, Ending] = {}
         self._news: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
@@ -38,9 +39,9 @@ class RunReader:
         return self._as_ended(record)
 
     def _as_ended(self, record: Record) -> Record:
-        """With an end that is not stored yet."""
+        """With an end that is not stored yet, as long as the run is ours to end."""
         ending = self.unsaved.get(record.id)
-        if ending is None or record.is_over:
+        if ending is None or record.owner != self.owner:
             return record
         num_events = record.num_events + len(ending.events)
         return replace(record, status=ending.status, answer=ending.answer, error=ending.error, num_events=num_events)
@@ -54,17 +55,18 @@ class RunReader:
 
         StoreUnavailable.
         """
+        poll_s = _POLL_S
         while True:
             news = self._news.setdefault(run, asyncio.Event())
             if events := await self.store.events(run, after, _BATCH):
-                after = events[-1][0]
+                after, poll_s = events[-1][0], _POLL_S
                 yield events
                 continue
             try:
                 record = await self.get(run, None)
             except RunNotFound:
                 return  # deleted meanwhile
-            if (ending := self.unsaved.get(run)) is not None:
+            if record.owner == self.owner and (ending := self.unsaved.get(run)) is not None:
                 numbered = enumerate(ending.events, record.num_events - len(ending.events) + 1)
                 yield [(number, data) for number, data in numbered if number > after]
                 return
@@ -74,8 +76,9 @@ class RunReader:
                 return
             yield []
             with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_S):
+                async with asyncio.timeout(poll_s):
                     await news.wait()
+            poll_s = min(2 * poll_s, _MAX_POLL_S)
 
     def tell(self, run: str) -> None:
         """There is news of the run."""

@@ -156,9 +156,14 @@ class RunStore:
         query = sa.select(_RUNS.c.id).where(_RUNS.c.owner == owner, _IS_OPEN, _RUNS.c.is_cancelling)
         return [row[0] for row in await self._read(query)]
 
-    async def abandoned(self, before: float) -> list[Record]:
-        """Open runs that nobody owns, or whose owner was last alive before that time; the oldest first."""
-        query = sa.select(*_COLUMNS).where(_IS_OPEN, sa.or_(_RUNS.c.owner.is_(None), _RUNS.c.beat_at < before))
+    async def beats(self, but: str) -> dict[str, float]:
+        """When each owner of open runs last said that it is alive, by its own clock; `but` is left out."""
+        query = sa.select(_RUNS.c.owner, sa.func.max(_RUNS.c.beat_at)).where(_IS_OPEN, _RUNS.c.owner != but)
+        return {row[0]: row[1] for row in await self._read(query.group_by(_RUNS.c.owner))}
+
+    async def abandoned(self, silent: Sequence[str]) -> list[Record]:
+        """Open runs that nobody owns, or one of these; the oldest first."""
+        query = sa.select(*_COLUMNS).where(_IS_OPEN, sa.or_(_RUNS.c.owner.is_(None), _RUNS.c.owner.in_(silent)))
         return [_record(row) for row in await self._read(query.order_by(_RUNS.c.created_at))]
 
     async def take(self, record: Record, owner: str, now: float) -> bool:

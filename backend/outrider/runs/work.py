@@ -6,11 +6,18 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
-from outrider.errors import APIError, GatewayStopped, Rejected
+from outrider.errors import APIError, GatewayStopped, Rejected, RequestError
 from outrider.runs.record import Ending, Record
 
 if TYPE_CHECKING:
     from outrider.runs.store import RunStore
+
+
+class RunLost(RequestError):
+    """The run is not ours any more. Its worker's affair alone: no client is told."""
+
+    status = 409
+    code = "run_lost"
 
 
 class Writer:
@@ -25,15 +32,15 @@ class Writer:
         """From here on the run is not tried again."""
 
     async def begin(self) -> None:
-        """Before anything is sent to a lane. Rejected when the run is not ours any more."""
+        """Before anything is sent to a lane. RunLost when the run is not ours any more."""
         self.has_begun = True
         if not await self._store.begin(self._run, self._owner, time.time()):
-            raise lost()
+            raise RunLost("the run was deleted, or another gateway has taken it up")
 
     async def write(self, events: list[bytes]) -> None:
-        """Keep events; they are seen by others when this returns. Rejected when the run is not ours any more."""
+        """Keep events; they are seen by others when this returns. RunLost when the run is not ours any more."""
         if not await self._store.append(self._run, self._owner, events, time.time()):
-            raise lost()
+            raise RunLost("the run was deleted, or another gateway has taken it up")
         self._on_news(self._run)
 
 
@@ -52,10 +59,6 @@ class Worker(Protocol):
 
 def cancelled() -> Rejected:
     return Rejected("the run was cancelled", status=409, code="run_cancelled")
-
-
-def lost() -> Rejected:
-    return Rejected("the run was deleted, or another gateway has taken it up", status=409, code="run_lost")
 
 
 def stopped() -> GatewayStopped:

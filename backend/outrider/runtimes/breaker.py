@@ -22,6 +22,8 @@ class Breaker:
         """In a row; a request that was left or refused for load is neither failure nor success."""
         self.num_opened = 0
         self._pause_s = 0.0
+        self._opened_s = 0.0
+        """When it opened last."""
         self._due_s: float | None = None
         """When the first probe may pass; None while it is closed."""
         self._next_s = 0.0
@@ -46,10 +48,9 @@ class Breaker:
     def succeeded(self, began_s: float) -> None:
         """A request that was sent at `began_s` was answered, be it by a refusal of what was wrong with it.
 
-        One that was under way when the breaker opened says nothing of how the lane is since.
+        One that was under way when the breaker opened says nothing of the lane since then.
         """
-        is_old = self._due_s is not None and began_s < self._due_s - self._pause_s
-        if self.num_failures and not is_old:
+        if self.num_failures and not (self.is_open and began_s < self._opened_s):
             self.num_failures, self._pause_s, self._due_s = 0, 0.0, None
 
     def failed(self, began_s: float, now_s: float) -> None:
@@ -62,7 +63,8 @@ class Breaker:
         if self.num_failures < MAX_FAILURES or (self._due_s is not None and began_s < self._due_s):
             return
         self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        self._due_s = self._next_s = now_s + self._pause_s
+        self._opened_s, self._due_s = now_s, now_s + self._pause_s
+        self._next_s = self._due_s
         self.num_opened += 1
 
     def to_wire(self, now_s: float) -> dict[str, Any]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any, Self
 
-import aiohttp
 import orjson
 
 from outrider.errors import LaneFailed
 from outrider.policy.plan import Plan
-from outrider.runtimes.connections import Connector
+from outrider.runtimes.connections import Connection, Connections, Request, begin
 from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.protocol import error_of_response
 from outrider.sse import DONE, Event, SSEDecoder, SSEError
@@ -71,27 +70,20 @@ def lane_call(
 class LaneAnswer:
     """A lane's answer of status 200, while it comes in."""
 
-    def __init__(self, lane: str, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, lane: str, connection: Connection) -> None:
         self._lane = lane
-        self._response = response
-        self._ahead = b""
-        """Bytes of the body that were waited for and not yet given."""
+        self._connection = connection
         self.is_ended = False
         """The lane has nothing more to do for this request."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._response.headers
-
-    async def begin(self) -> None:
-        """Wait for the body's first bytes, or its end. LaneFailed when the connection breaks."""
-        with _translated(self._lane):
-            self._ahead = await self._response.content.readany()
+        return self._connection.headers
 
     async def body(self) -> bytes:
         """The whole body of an answer that is no stream."""
-        with _translated(self._lane):
-            raw = self._ahead + await self._response.read()
+        with _Translated(self._lane):
+            raw = await self._connection.read_all()
         self.is_ended = True
         return raw
 
@@ -102,8 +94,8 @@ class LaneAnswer:
         """
         decoder = SSEDecoder()
         while True:
-            with _translated(self._lane):
-                data, self._ahead = self._ahead or await self._response.content.readany(), b""
+            with _Translated(self._lane):
+                data = await self._connection.read()
                 events = decoder.feed(data) if data else decoder.close()
             is_done = any(event.data == DONE for event in events)
             self.is_ended = is_done or not data
@@ -116,9 +108,64 @@ class LaneAnswer:
 
     async def _await_end(self) -> None:
         """A body that is read to its end leaves a connection that can be used again."""
-        with suppress(TimeoutError, aiohttp.ClientError, OSError):
+        if self._connection.is_complete:
+            return
+        with suppress(OSError):
             async with asyncio.timeout(_END_TIMEOUT_S):
-                await self._response.read()
+                await self._connection.read_all()
+
+
+class _Opened:
+    """The context manager of `LaneClient.open`; one made of a generator costs several times as much."""
+
+    def __init__(self, client: LaneClient, lane: str, url: str, call: LaneCall) -> None:
+        self._client, self._lane, self._url, self._call = client, lane, url, call
+        self._connection: Connection | None = None
+        self._answer: LaneAnswer | None = None
+
+    async def __aenter__(self) -> LaneAnswer:
+        is_running = True
+        try:
+            with _Translated(self._lane):
+                connection = await self._post()
+            if connection.status != 200:
+                is_running = False
+                raise error_of_response(connection.status, await _error_body(connection))
+            encoding = connection.headers.get("Content-Encoding", "identity")
+            if encoding != "identity":
+                raise LaneFailed(f"lane {self._lane} answered in the encoding {encoding}, which it was not asked for")
+            self._answer = LaneAnswer(self._lane, connection)
+            return self._answer
+        except LaneFailed:
+            is_running = False
+            raise
+        finally:
+            if self._answer is None:
+                self._end(is_running=is_running)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._end(is_running=self._answer is not None and not self._answer.is_ended)
+
+    def _end(self, *, is_running: bool) -> None:
+        if self._connection is not None:
+            self._client.connections.give_back(self._url, self._connection)
+        if is_running and self._call.rid is not None:
+            self._client.start_abort(self._url, self._call.rid)
+
+    async def _post(self) -> Connection:
+        """The head has come there; tried anew when a connection that had been used was closed."""
+        connections, call = self._client.connections, self._call
+        while True:
+            self._connection = connection = await connections.take(self._url)
+            begin(connection, self._url, Request(call.path, call.body, call.headers))
+            try:
+                await connection.head()
+                return connection
+            except ConnectionError:
+                if not connection.is_reused or connection.has_begun:
+                    raise
+            # The next one may be as stale; in the end there is a new one, whose failure counts.
+            self._call = call = call.again()
 
 
 class LaneClient:
@@ -126,36 +173,23 @@ class LaneClient:
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
-        self._session: aiohttp.ClientSession | None = None
         self._aborts: set[asyncio.Task[None]] = set()
-        self._connector: Connector | None = None
+        self._connections: Connections | None = None
 
     async def __aenter__(self) -> Self:
-        self._connector = Connector(keepalive_timeout=_KEEP_ALIVE_S)
-        self._session = aiohttp.ClientSession(
-            connector=self._connector,
-            cookie_jar=aiohttp.DummyCookieJar(),  # what a lane sets for one caller is not for the others
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
-            headers={"Accept-Encoding": "identity"},
-        )
+        self._connections = Connections(keep_alive_s=_KEEP_ALIVE_S, connect_timeout_s=_CONNECT_TIMEOUT_S)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._aborts:
             await asyncio.wait(self._aborts)
-        await self._open_session.close()
+        self.connections.close()
 
     @property
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    def connections(self) -> Connections:
+        if self._connections is None:
             raise RuntimeError("the lane client is not open")
-        return self._session
-
-    @property
-    def _connections(self) -> Connector:
-        if self._connector is None:
-            raise RuntimeError("the lane client is not open")
-        return self._connector
+        return self._connections
 
     async def get_json(self, lane: str, url: str, *, timeout_s: float) -> tuple[int, Any]:
         """Status and parsed body of a GET, None for a body that is not JSON. LaneFailed when there is no answer."""
@@ -171,88 +205,70 @@ class LaneClient:
         return status, raw.decode("utf-8", errors="replace")
 
     async def _get(self, lane: str, url: str, timeout_s: float) -> tuple[int, bytes]:
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        with _translated(lane):
-            async with self._open_session.get(url, timeout=timeout) as response:
-                return response.status, await response.read()
+        with _Translated(lane):
+            async with asyncio.timeout(timeout_s):
+                return await self._exchange(url, Request(""))
 
-    @asynccontextmanager
-    async def open(self, lane: str, url: str, call: LaneCall) -> AsyncIterator[LaneAnswer]:
+    async def _exchange(self, url: str, request: Request) -> tuple[int, bytes]:
+        """Status and body of a request that takes no time there. OSError when there is no answer."""
+        while True:
+            connection = await self.connections.take(url)
+            try:
+                begin(connection, url, request)
+                await connection.head()
+                return connection.status, await connection.read_all()
+            except ConnectionError:
+                if not connection.is_reused or connection.has_begun:
+                    raise
+            finally:
+                self.connections.give_back(url, connection)
+
+    def open(self, lane: str, url: str, call: LaneCall) -> AbstractAsyncContextManager[LaneAnswer]:
         """Send `call` to the lane at `url` and wait for the head of its answer.
 
         Raises the error that a 4xx or 5xx states, and LaneFailed. Leaving before the answer's end, by cancellation
         or otherwise, closes the connection and sends an abort, both at once and without waiting.
         """
-        response: aiohttp.ClientResponse | None = None
-        is_running = True
-        try:
-            try:
-                response, call = await self._post(lane, url, call)
-            except LaneFailed:
-                is_running = False
-                raise
-            if response.status != 200:
-                is_running = False
-                raise error_of_response(response.status, await _error_body(response))
-            answer = LaneAnswer(lane, response)
-            try:
-                with self._connections.reading(response):
-                    yield answer
-            finally:
-                is_running = not answer.is_ended
-        finally:
-            if response is not None:
-                response.release()  # closes the connection unless the body was read to its end
-            if is_running and call.rid is not None:
-                self._start_abort(url, call.rid)
+        return _Opened(self, lane, url, call)
 
-    async def _post(self, lane: str, url: str, call: LaneCall) -> tuple[aiohttp.ClientResponse, LaneCall]:
-        """The answer, and the call that it answers: tried anew when a connection that had been used was closed."""
-        with _translated(lane):
-            while True:
-                try:
-                    return await self._send(url, call), call
-                except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                    if not self._connections.has_reused:
-                        raise
-                # The next one may be as stale; in the end there is a new one, whose failure counts.
-                call = call.again()
-
-    async def _send(self, url: str, call: LaneCall) -> aiohttp.ClientResponse:
-        headers = {**call.headers, "Content-Type": "application/json"}
-        return await self._open_session.post(url + call.path, data=call.body, headers=headers, allow_redirects=False)
-
-    def _start_abort(self, url: str, rid: str) -> None:
+    def start_abort(self, url: str, rid: str) -> None:
+        """Tell the lane to stop, beside whatever goes on here."""
         task = asyncio.create_task(self._abort(url, rid), name=f"abort {rid}")
         self._aborts.add(task)
         task.add_done_callback(self._aborts.discard)
 
     async def _abort(self, url: str, rid: str) -> None:
         """A failure is counted and otherwise ignored: the closed connection says the same."""
-        timeout = aiohttp.ClientTimeout(total=_ABORT_TIMEOUT_S)
         is_delivered = False
-        with suppress(aiohttp.ClientError, OSError):
-            post = self._open_session.post(url + "/abort_request", json={"rid": rid}, timeout=timeout)
-            async with post as response:
-                is_delivered = response.status == 200
+        with suppress(OSError):
+            async with asyncio.timeout(_ABORT_TIMEOUT_S):
+                status, _ = await self._exchange(url, Request("/abort_request", orjson.dumps({"rid": rid})))
+                is_delivered = status == 200
         self.metrics.abort_sent(is_delivered)
 
 
-@contextmanager
-def _translated(lane: str) -> Iterator[None]:
+class _Translated:
     """The one boundary where errors of the connection become ours."""
-    try:
-        yield
-    except SSEError as error:
-        raise LaneFailed(f"lane {lane}: {error}") from error
-    except aiohttp.ClientConnectorError as error:
-        raise LaneFailed(f"lane {lane} cannot be reached") from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise LaneFailed(f"lane {lane} broke the connection: {str(error) or type(error).__name__}") from error
+
+    def __init__(self, lane: str) -> None:
+        self._lane = lane
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if kind is None:
+            return
+        if isinstance(error, SSEError):
+            raise LaneFailed(f"lane {self._lane}: {error}") from error
+        if isinstance(error, ConnectionError) and type(error) is ConnectionError:
+            raise LaneFailed(f"lane {self._lane} broke the connection: {error}") from error
+        if isinstance(error, OSError):
+            raise LaneFailed(f"lane {self._lane} cannot be reached") from error
 
 
-async def _error_body(response: aiohttp.ClientResponse) -> bytes:
-    with suppress(aiohttp.ClientError, OSError):
+async def _error_body(connection: Connection) -> bytes:
+    with suppress(OSError):
         async with asyncio.timeout(_ERROR_BODY_TIMEOUT_S):
-            return await response.read()
+            return await connection.read_all()
     return b""

@@ -1,76 +1,274 @@
-"""What aiohttp does not say of its connections: that one had been used, that one was lost in the middle of a body."""
+"""HTTP/1.1 to lanes: connections that are used again, and answers that are read while they come in."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+import ssl
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
 
-import aiohttp
+import httptools
+from aiohttp import BasicAuth, hdrs
+from multidict import CIMultiDict
+from yarl import URL
 
-if TYPE_CHECKING:
-    from aiohttp.connector import Connection
-    from aiohttp.tracing import Trace
+#: Bytes of one answer that nobody has read yet, from which on no more are taken from the connection.
+_MAX_UNREAD = 256 * 1024
+_MAX_HEAD_BYTES = 64 * 1024
+_NO_BODY = frozenset({204, 304})
 
-_IS_REUSED = ContextVar("is_reused", default=False)
+
+class Origin(NamedTuple):
+    """A server as its URL names it."""
+
+    host: str
+    port: int
+    is_tls: bool
+    prefix: str
+    """Of every path."""
+    fixed: str
+    """Headers of every request."""
 
 
-class Connector(aiohttp.TCPConnector):
-    """A pool that tells these two things. (aiohttp's own hooks tell the first, and cost a tenth of a request.)"""
+@lru_cache(maxsize=1024)
+def origin_of(text: str) -> Origin:
+    """ValueError for what is no URL of a server."""
+    url = URL(text)
+    if url.raw_host is None or url.port is None:
+        raise ValueError(f"{text} names no server")
+    fixed = f"{hdrs.HOST}: {url.host_port_subcomponent}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
+    if (auth := BasicAuth.from_url(url)) is not None:
+        fixed += f"{hdrs.AUTHORIZATION}: {auth.encode()}\r\n"
+    return Origin(url.raw_host, url.port, url.scheme == "https", url.raw_path.rstrip("/"), fixed)
 
-    def __init__(self, *, keepalive_timeout: float) -> None:
-        super().__init__(limit=0, keepalive_timeout=keepalive_timeout)
-        self._bodies: WeakKeyDictionary[asyncio.Future[None], aiohttp.StreamReader | None] = WeakKeyDictionary()
+
+class Request(NamedTuple):
+    """What is asked of a server."""
+
+    path: str
+    body: bytes | None = None
+    """JSON, posted; None: a GET."""
+    headers: Mapping[str, str] | None = None
+
+
+def _head(origin: Origin, request: Request) -> bytes:
+    body = request.body
+    lines = [f"{'GET' if body is None else 'POST'} {origin.prefix}{request.path} HTTP/1.1\r\n", origin.fixed]
+    for name, value in (request.headers or {}).items():
+        if "\r" in value or "\n" in value:
+            raise ValueError(f"the header {name} holds a line end")
+        lines.append(f"{name}: {value}\r\n")
+    if body is not None:
+        lines.append(f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n")
+    lines.append("\r\n")
+    return "".join(lines).encode("utf-8", "surrogateescape")
+
+
+class Connection(asyncio.Protocol):
+    """One connection, which carries one exchange after the other, and the answer of the present one.
+
+    What breaks it is raised as a ConnectionError where the answer is read.
+    """
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self.is_reused = False
+        self.idle_since_s = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.status = 0
+        """0 until the head has come."""
+        self.headers: CIMultiDict[str] = CIMultiDict()
+        self.has_begun = False
+        """Some byte of the answer has come."""
+        self.is_complete = False
+        self._parts: list[bytes] = []
+        self._num_unread = self._num_head = 0
+        self._is_paused = self._is_kept = self._ends_with_connection = False
+        self._error: ConnectionError | None = None
 
     @property
-    def has_reused(self) -> bool:
-        """Whether the last connection that this task got had been used: the lane may have closed it just then."""
-        return _IS_REUSED.get()
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
 
-    async def connect(
-        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
-    ) -> Connection:
-        _IS_REUSED.set(False)
-        connection = await super().connect(req, traces, timeout)
-        closed = None if connection.protocol is None else connection.protocol.closed
-        if closed is not None and closed in self._bodies:
-            _IS_REUSED.set(True)
-        elif closed is not None:
-            self._bodies[closed] = None
-            closed.add_done_callback(self._on_closed)
+    @property
+    def can_be_reused(self) -> bool:
+        """The exchange is over, and both sides keep the connection."""
+        transport = self._transport
+        return (
+            self.is_complete
+            and self._error is None
+            and transport is not None
+            and not transport.is_closing()
+            and not transport.get_write_buffer_size()
+            and self._is_kept
+        )
+
+    def send(self, head: bytes, body: bytes | None) -> None:
+        """Begin another exchange."""
+        if self.is_complete:
+            self.is_reused = True
+            self._begin()
+        if self._transport is not None:
+            self._transport.write(head if body is None else head + body)
+
+    async def head(self) -> None:
+        """Until status and headers are there. ConnectionError."""
+        while not self.status:
+            await self._more()
+
+    async def read(self) -> bytes:
+        """What has come of the body, or comes next; empty at its end. ConnectionError."""
+        while not self._parts and not self.is_complete:
+            await self._more()
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts, self._num_unread = [], 0
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return data
+
+    async def read_all(self) -> bytes:
+        """The whole body. ConnectionError."""
+        parts = []
+        while data := await self.read():
+            parts.append(data)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """At once; what was not sent yet is not sent any more."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _more(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, problem: str) -> None:
+        if not self.is_complete and self._error is None:
+            self._error = ConnectionError(problem)
+        self.close()
+        self._wake()
+
+    # Of the transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # uvloop's and asyncio's are both Transports
+
+    def data_received(self, data: bytes) -> None:
+        self.has_begun = True
+        if self.is_complete:  # nobody asked
+            self.close()
+            return
+        if not self.status:
+            self._num_head += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail("what it sent is not HTTP")
+            return
+        if not self.status and self._num_head > _MAX_HEAD_BYTES:
+            self._fail(f"the head of its answer is over {_MAX_HEAD_BYTES} bytes")
+        elif self._num_unread > _MAX_UNREAD and not self._is_paused and not self.is_complete:
+            self._is_paused = True
+            if self._transport is not None:
+                self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._ends_with_connection and exc is None and self._error is None:
+            self.is_complete = True
+        self._fail(str(exc) if exc is not None else "it was closed before the answer's end")
+
+    # Of the parser.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.add(name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            self.headers.clear()
+            return
+        self.status, headers = status, self.headers
+        is_framed = "Content-Length" in headers or "Transfer-Encoding" in headers or status in _NO_BODY
+        self._ends_with_connection = not is_framed
+
+    def on_body(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._num_unread += len(data)
+
+    def on_message_complete(self) -> None:
+        # Asked for here, since afterwards the parser has forgotten.
+        self.is_complete, self._is_kept = self.status > 0, self._parser.should_keep_alive()
+
+
+class Connections:
+    """A pool for all lanes: the connection that was used last is used next."""
+
+    def __init__(self, *, keep_alive_s: float, connect_timeout_s: float) -> None:
+        self._keep_alive_s = keep_alive_s
+        self._connect_timeout_s = connect_timeout_s
+        self._idle: dict[str, list[Connection]] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    async def take(self, url: str) -> Connection:
+        """An idle connection to the server of `url`, or a new one. OSError when there is none to be had."""
+        idle, oldest_s = self._idle.get(url), time.monotonic() - self._keep_alive_s
+        while idle:
+            connection = idle.pop()
+            if connection.idle_since_s < oldest_s:
+                _close_all([connection, *idle])
+                idle.clear()
+            elif connection.is_open:
+                return connection
+        origin = origin_of(url)
+        async with asyncio.timeout(self._connect_timeout_s):
+            tls = self._context() if origin.is_tls else None
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_connection(Connection, origin.host, origin.port, ssl=tls)
         return connection
 
-    @contextmanager
-    def reading(self, response: aiohttp.ClientResponse) -> Iterator[None]:
-        """The body is read in the block, and fails there when its connection is lost.
+    def give_back(self, url: str, connection: Connection) -> None:
+        """For others, where that may be; it is closed otherwise, with whatever it still carries."""
+        if connection.can_be_reused:
+            connection.idle_since_s = time.monotonic()
+            self._idle.setdefault(url, []).append(connection)
+        else:
+            connection.close()
 
-        aiohttp forgets that when it closed the connection itself, for bytes in a body that are no chunk.
-        """
-        connection = response.connection
-        closed = None if connection is None or connection.protocol is None else connection.protocol.closed
-        if closed is None:
-            if connection is not None:  # lost since the head arrived
-                _fail(response.content)
-            yield
-            return
-        self._bodies[closed] = response.content
-        try:
-            yield
-        finally:
-            self._bodies[closed] = None
+    def close(self) -> None:
+        for idle in self._idle.values():
+            _close_all(idle)
+        self._idle.clear()
 
-    def _on_closed(self, closed: asyncio.Future[None]) -> None:
-        body = self._bodies.get(closed)
-        if body is not None:
-            _fail(body)
-        if not closed.cancelled():
-            closed.exception()  # retrieved, or asyncio would say in the log that nobody did
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
 
 
-def _fail(body: aiohttp.StreamReader) -> None:
-    """Unless it is complete, or has failed already."""
-    if not body.is_eof() and body.exception() is None:
-        body.set_exception(aiohttp.ClientPayloadError("what it sent is not HTTP"))
+def begin(connection: Connection, url: str, request: Request) -> None:
+    """Send the request; its answer is the connection's from then on."""
+    connection.send(_head(origin_of(url), request), request.body)
+
+
+def _close_all(connections: list[Connection]) -> None:
+    for connection in connections:
+        connection.close()

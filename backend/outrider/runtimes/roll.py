@@ -39,8 +39,6 @@ class Roll:
         self._found: dict[str, list[str]] = {}
         """What each URL of the profile stood for when its name was last resolved."""
         self._watches: dict[str, tuple[Lane, asyncio.Task[None]]] = {}
-        self._leaving: list[tuple[Lane, asyncio.Task[None]]] = []
-        """Their addresses are gone, maybe since their servers are: they are watched while requests run there."""
 
     async def run(self) -> None:
         """Until cancelled; the lanes are stopped then. Names are resolved once unless the profile says `resolve`."""
@@ -52,8 +50,6 @@ class Roll:
         finally:
             for url in list(self._watches):
                 self._end(url)
-            for lane, watch in self._leaving:
-                _stop(lane, watch)
 
     async def _urls(self, url: str) -> list[str]:
         """What `url` stands for now; what it stood for before when its name cannot be resolved at the moment."""
@@ -75,15 +71,21 @@ class Roll:
 
     def _keep(self, urls: list[str]) -> None:
         for url in [url for url in self._watches if url not in urls]:
-            logger.info("lane %s: %s is gone", self._profile.name, _address(url))
-            self._end(url)
+            self._leave(url)
         for url in urls:
             if url not in self._watches:
                 self._begin(url)
-        for lane, watch in self._leaving:
-            if not lane.num_in_flight:
-                _stop(lane, watch)
-        self._leaving = [(lane, watch) for lane, watch in self._leaving if lane.num_in_flight]
+            elif (lane := self._watches[url][0]) not in self._pool.lanes:
+                self._pool.add(lane)
+
+    def _leave(self, url: str) -> None:
+        """No new requests; what runs there would wait for ever if nobody saw the lane fail."""
+        lane = self._watches[url][0]
+        if lane in self._pool.lanes:
+            logger.info("lane %s: %s is gone", self._profile.name, _address(url))
+            self._pool.remove(lane)
+        if not lane.num_in_flight:
+            self._end(url)
 
     def _begin(self, url: str) -> None:
         is_only = len(self._profile.urls) == 1 and not self._profile.resolve
@@ -96,13 +98,9 @@ class Roll:
 
     def _end(self, url: str) -> None:
         lane, watch = self._watches.pop(url)
+        watch.cancel()
+        lane.stops()
         self._pool.remove(lane)
-        self._leaving.append((lane, watch))
-
-
-def _stop(lane: Lane, watch: asyncio.Task[None]) -> None:
-    watch.cancel()
-    lane.stops()
 
 
 def _address(url: str) -> str:

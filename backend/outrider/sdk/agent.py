@@ -21,6 +21,7 @@ from outrider.sdk.wire import ToolCall
 OutputT = TypeVar("OutputT")
 M = TypeVar("M", bound=BaseModel)
 
+_OWN = frozenset({"messages", "tools", "tool_choice", "response_format"})
 _AS_JSON = "Give your answer as JSON that follows the schema."
 
 
@@ -73,11 +74,12 @@ class Agent(Generic[OutputT]):
     without calls is the answer. With `output`, a pydantic model, the answer is one of these: a text that is none is
     asked for again under the model's JSON schema.
 
-    Every turn gets the task hint of its phase (`phase_of`), unless `task` or `hints` are among the fields, and where
-    it edits or quotes what a tool gave, that as its prediction.
+    Every turn gets the task hint of its phase (`phase_of`), unless `task`, `hints` or `off` are among the fields, and
+    where it edits or quotes what a tool gave, that as its prediction.
 
     `run` raises what `AsyncClient.chat` raises and TurnLimitReached; the constructor TypeError for what cannot be a
-    tool, ValueError for two of one name.
+    tool and for a field that is the agent's own, ValueError for two tools of one name and for a `starts_with`
+    that is none of them.
 
     Example::
 
@@ -140,6 +142,10 @@ class Agent(Generic[OutputT]):
             raise ValueError("two tools have the same name")
         if max_turns < 1:
             raise ValueError(f"max_turns must be at least 1, not {max_turns!r}")
+        if starts_with not in ("auto", "none", *(["required", *self._tools] if self._tools else [])):
+            raise ValueError(f"starts_with: there is no tool {starts_with!r}")
+        if own := sorted(_OWN & fields.keys()):
+            raise TypeError(f"{own[0]} is the agent's own to set")
         self._instructions = instructions
         self._output: type[BaseModel] | None = output
         self._starts_with = starts_with
@@ -199,7 +205,8 @@ class Agent(Generic[OutputT]):
         if is_structured:
             fields["response_format"] = self._output
         result = await self._client.chat(messages, **fields)
-        calls = [_named(call, index, len(turns)) for index, call in enumerate(result.tool_calls)]
+        called = [] if is_structured else result.tool_calls  # where none may be called, none is
+        calls = [_named(call, index, len(turns)) for index, call in enumerate(called)]
         return Turn(phase, result, tuple(await call_all(self._tools, calls)) if calls else ())
 
     def _read(self, text: str) -> tuple[Any, str | None]:

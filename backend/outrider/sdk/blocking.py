@@ -31,6 +31,7 @@ class Client:
     def __init__(self, base_url: str = "http://127.0.0.1:8000/v1", **options: Unpack[ClientOptions]) -> None:
         self.asynchronous = AsyncClient(base_url, **options)
         self._runner = asyncio.Runner()
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -48,9 +49,11 @@ class Client:
         return self._runner.run(coroutine)
 
     def close(self) -> None:
-        """Close all connections. Raises nothing."""
-        self.wait(self.asynchronous.close())
-        self._runner.close()
+        """Close all connections; does nothing the second time. Raises nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.wait(self.asynchronous.close())
+            self._runner.close()
 
     def models(self) -> list[Model]:
         """As of AsyncClient, with the same errors.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Unpack
 from urllib.parse import quote
 
@@ -34,13 +35,16 @@ class Runs:
     async def start(self, messages: Messages, **fields: Unpack[ChatFields]) -> Run:
         """Begin a chat; arguments and errors as of `AsyncClient.chat`.
 
+        A connection that breaks once the request is sent is a ConnectionFailed, and nothing is sent again: there may
+        be a run already. `GET /outrider/runs` lists those that there are.
+
         Example::
 
             run = await client.runs.start("Write a long story.", priority="bulk")
         """
         ask = await self._with_model(chat_ask(messages, fields, is_stream=True))
         ask.body["outrider"] = ask.body.get("outrider", {}) | {"background": True}
-        return parsed(Run, (await self._transport.fetch(ask)).json())
+        return parsed(Run, (await self._transport.fetch(replace(ask, is_once=True))).json())
 
     async def get(self, id: str) -> Run:
         """The run as it is now. Raises what the class says.

@@ -116,10 +116,10 @@ class RunSource:
     async def next_event(self) -> Event:
         """Of a run that has no more events, the end marker."""
         while not self._is_over:
+            if self._source is None:
+                await self.open()  # is tried again by itself
+                continue
             try:
-                if self._source is None:
-                    await self.open()
-                    continue
                 event = await self._source.next_event()
             except ConnectionFailed:
                 self.close()

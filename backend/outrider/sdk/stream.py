@@ -55,6 +55,7 @@ class ChatStream:
         self._pending: deque[StreamEvent] = deque()
         self._text: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
+        self._others: dict[str, Any] = {}
         self._counted = _Counts()
         self._raw: dict[str, Any] = {}
         self.head = Head(0, {})
@@ -126,7 +127,7 @@ class ChatStream:
         async for _ in self:
             pass
         calls = [self._calls[index] for index in sorted(self._calls)] or None
-        message = Message.model_validate({"content": self.text, "tool_calls": calls})
+        message = Message.model_validate({**self._others, "content": self.text, "tool_calls": calls})
         return ChatResult(message, self.finish_reason, self.usage, self.report, self.head, self._raw)
 
     async def _read(self) -> None:
@@ -168,12 +169,17 @@ class ChatStream:
             self._take_call(call)
         if others:
             self._pending.append(OtherDelta(others))
+        for key, value in others.items():
+            so_far = self._others.get(key)
+            is_piece = isinstance(value, str | list) and isinstance(so_far, type(value))
+            self._others[key] = so_far + value if is_piece else value
 
     def _take_call(self, wire: Any) -> None:
         """A call comes in pieces: its id and name once, its arguments bit by bit."""
         if not isinstance(wire, dict):
             raise ConnectionFailed("the server sent a tool call that is no object")
         so_far = self._calls.setdefault(wire.get("index", 0), {"id": "", "function": {"name": "", "arguments": ""}})
+        so_far |= {key: value for key, value in wire.items() if key not in ("id", "index", "function")}
         function = wire.get("function") or {}
         so_far["id"] = wire.get("id") or so_far["id"]
         so_far["function"]["name"] = function.get("name") or so_far["function"]["name"]

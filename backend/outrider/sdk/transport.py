@@ -24,6 +24,8 @@ from outrider.version import __version__
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -35,6 +37,8 @@ class Ask:
     headers: Mapping[str, str] = field(default_factory=dict)
     is_of_root: bool = False
     """The path stands beside `/v1` and not under it."""
+    is_once: bool = False
+    """Not sent again when the server may have got it and nothing is known of what it did."""
 
 
 class Connections:
@@ -95,7 +99,7 @@ class Transport:
                 return _refusal(response, data)
             return RawResponse(_head(response, num_retries), data)
 
-        return await self._retrying(attempt)
+        return await self._retrying(attempt, ask)
 
     async def open_stream(self, ask: Ask) -> EventSource | None:
         """Send, and wait for the first event; None for an empty answer. Raises APIError, ConnectionFailed."""
@@ -116,14 +120,16 @@ class Transport:
                     on_failure.pop_all()
                 return source
 
-        return await self._retrying(attempt)
+        return await self._retrying(attempt, ask)
 
-    async def _retrying(self, attempt: Callable[[int], Awaitable[T | Refusal]]) -> T:
+    async def _retrying(self, attempt: Callable[[int], Awaitable[T | Refusal]], ask: Ask) -> T:
         num_retries = 0
         while True:
             try:
                 outcome = await attempt(num_retries)
             except ConnectionFailed as error:
+                if ask.is_once and not isinstance(error.__cause__, _NEVER_SENT):
+                    raise
                 outcome = Refusal(error)
             if not isinstance(outcome, Refusal):
                 return outcome

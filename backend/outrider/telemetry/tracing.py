@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A collector that takes longer does not hold up the end of the process.
-_CLOSE_S = 3.0
+#: What the end of the gateway may wait for a collector, in seconds.
+_CLOSE_S = 5.0
 #: The parts of a request, in the order in which they follow each other.
 _PHASES = ("admit", "plan", "retry", "prefill", "decode")
 _TRACEPARENT = "traceparent"
@@ -90,13 +90,14 @@ class Tracing:
                 self._tracer.start_span(name, context, start_time=began_ns).end(ends_ns)
                 began_ns = ends_ns
 
-    async def close(self) -> None:
-        """Send what is left, beside the loop; what a slow collector does not take is lost, and that is said."""
-        sending = threading.Thread(target=self._provider.shutdown, daemon=True)
-        sending.start()
-        await asyncio.to_thread(sending.join, _CLOSE_S)
-        if sending.is_alive():
-            logger.warning("traces are given up: the collector did not take them within %g s", _CLOSE_S)
+    async def close(self, within_s: float = _CLOSE_S) -> None:
+        """Send what is left, beside the loop: a collector may be slow. One that hangs is given up."""
+        # A thread of its own, which does not keep the process: one of the loop's would be waited for at its end.
+        ending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+        ending.start()
+        await asyncio.to_thread(ending.join, within_s)
+        if ending.is_alive():
+            logger.warning("the last spans could not be sent within %g s", within_s)
 
 
 def tracing_to(endpoint: str, sampled: float) -> Tracing:

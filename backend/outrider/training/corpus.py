@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -17,7 +16,7 @@ from outrider.engine.tokenizer import Tokenizer
 from outrider.errors import ModelError
 from outrider.policy.plan import PLAN_OFF
 from outrider.speculation.target import SamplingLaw
-from outrider.training.prompts import TrainingPrompt, prompts
+from outrider.training.prompts import TrainingPrompt, is_held_out, prompts
 
 Progress = Callable[[str, float], None]
 #: Tokens of an answer at most, and answers written at once.
@@ -34,9 +33,14 @@ class Text:
     index: int
     task: str
     temperature: float
-    is_held_out: bool
+    prompt: str
+    """Empty for natural text."""
     prompt_ids: tuple[int, ...]
     answer_ids: tuple[int, ...]
+
+    @property
+    def is_held_out(self) -> bool:
+        return not self.is_natural and is_held_out(self.prompt)
 
     @property
     def is_natural(self) -> bool:
@@ -57,32 +61,32 @@ class Corpus:
         self.texts = list(self._read())
 
     def _read(self) -> Iterator[Text]:
-        """What a kill left of a last line is cut off."""
+        """What a kill left of a last line is cut off; ModelError when a line is no text of this form."""
         if not self.path.is_file():
             return
         data = self.path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             os.truncate(self.path, len(whole))
-        for line in whole.splitlines():
-            fields = json.loads(line)
-            yield Text(**fields | {name: tuple(fields[name]) for name in ("prompt_ids", "answer_ids")})
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                fields = json.loads(line)
+                yield Text(**fields | {name: tuple(fields[name]) for name in ("prompt_ids", "answer_ids")})
+            except (ValueError, TypeError, KeyError) as error:
+                raise ModelError(
+                    f"{self.path}:{number} is no text of this version ({error}); remove the file"
+                ) from error
 
     @property
     def num_tokens(self) -> int:
         return sum(len(text.token_ids) for text in self.texts)
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the file."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
-
     def extend(self, engine: Engine, num_tokens: int, seconds: float, progress: Progress, seed: int = 0) -> None:
         """Let the target answer prompts that have no answer yet, until there are so many tokens or time is up;
         answers that were begun are finished."""
         deadline, before = time.monotonic() + seconds, self.num_tokens
-        done = {text.index for text in self.texts}
-        source = (prompt for prompt in prompts(seed) if prompt.index not in done)
+        done = {text.prompt for text in self.texts}
+        source = (prompt for prompt in prompts(seed) if prompt.text not in done)
         count = before
         waiting: dict[str, tuple[TrainingPrompt, tuple[int, ...]]] = {}
         answers: dict[str, tuple[int, ...]] = {}
@@ -117,7 +121,7 @@ def natural_texts(tokenizer: Tokenizer, path: Path, num_tokens: int) -> list[Tex
             if len(found) * PIECE >= num_tokens:
                 return found
             index = FIRST_NATURAL + len(found)
-            found.append(Text(index, "natural", 0.0, False, (), tuple(ids[start : start + PIECE])))
+            found.append(Text(index, "natural", 0.0, "", (), tuple(ids[start : start + PIECE])))
     return found
 
 
@@ -135,4 +139,4 @@ def _request(engine: Engine, prompt: TrainingPrompt) -> GenerateRequest:
 
 
 def _text(prompt: TrainingPrompt, prompt_ids: tuple[int, ...], answer_ids: tuple[int, ...]) -> Text:
-    return Text(prompt.index, prompt.task, prompt.temperature, prompt.is_held_out, prompt_ids, answer_ids)
+    return Text(prompt.index, prompt.task, prompt.temperature, prompt.text, prompt_ids, answer_ids)

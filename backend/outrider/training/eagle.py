@@ -38,7 +38,7 @@ class EagleRecipe:
         self._embedding = output.embedding
         self._config = config_for(target, kind, len(output.token_ids))
         self._num_unrolled = UNROLLED[kind]
-        self._generator = torch.Generator(output.rows.device).manual_seed(0)
+        self._generator = torch.Generator(output.rows.device)
         start = initial(self._config, target, weights, output, residual_rms)
         self._tensors = {name: tensor.to(output.rows.device).requires_grad_() for name, tensor in start.items()}
 
@@ -50,7 +50,8 @@ class EagleRecipe:
     def parameters(self) -> dict[str, torch.Tensor]:
         return self._tensors
 
-    def loss(self, batch: Batch) -> torch.Tensor:
+    def loss(self, batch: Batch, seed: int) -> torch.Tensor:
+        self._generator.manual_seed(seed)
         total = torch.zeros((), device=batch.states.device)
         for step, (states, logits, keep) in enumerate(self._steps(batch, self._num_unrolled, is_noisy=True)):
             last = batch.states[:, :, -1]

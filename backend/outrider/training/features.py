@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,12 +28,14 @@ def points_of(model: LlamaModel) -> tuple[int, ...]:
 
 
 def cache_features(model: LlamaModel, texts: Sequence[Text], folder: Path, progress: Progress) -> list[Path]:
-    """Files of `SHARD` texts each, in order; those that are there already, as after a kill, are kept."""
+    """Files of `SHARD` texts each, in order; those of the same tokens and points that are there already, as after a
+    kill, are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     paths, points = [], points_of(model)
     for first in range(0, len(texts), SHARD):
         chosen = texts[first : first + SHARD]
-        path = folder / f"{chosen[0].index:07d}-{len(chosen):02d}.safetensors"
+        made_from = hashlib.sha256(repr((points, [text.token_ids for text in chosen])).encode()).hexdigest()
+        path = folder / f"{chosen[0].index:07d}-{len(chosen):02d}-{made_from[:16]}.safetensors"
         paths.append(path)
         if not path.is_file():
             tensors = {f"{i}": _states(model, text, points) for i, text in enumerate(chosen)}

@@ -5,26 +5,26 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from outrider.cost import cpu_name
 from outrider.engine.checkpoint import Weights
 from outrider.engine.engine import Engine, EngineLimits
+from outrider.engine.profile import device_name
 from outrider.errors import ModelError
 from outrider.training import Kind
-from outrider.training.corpus import Corpus, Progress, Text, natural_texts
+from outrider.training.corpus import Corpus, Progress, natural_texts
 from outrider.training.eagle import EagleRecipe
 from outrider.training.features import cache_features, residual_rms, windows
 from outrider.training.medusa import MedusaRecipe
 from outrider.training.plots import can_plot, plot
 from outrider.training.recipes import TEMPERATURES, Output, Recipe, Scores
-from outrider.training.train import Trainer, TrainSettings, TrainState, is_started
+from outrider.training.selection import Selection, restore, select
+from outrider.training.train import NATURAL_UNTIL, Trainer, TrainSettings, TrainState, read_state
 
 #: Of the whole time, what data and training take.
 DATA_SHARE, TRAIN_SHARE = 0.35, 0.5
@@ -45,6 +45,7 @@ class Job:
     num_tokens: int = 400_000
     """Of texts at most."""
     draft_vocab: int = 8192
+    """Tokens that can be drafted; all, where the target has fewer."""
     num_heads: int = 4
     """Of Medusa."""
     text: Path | None = None
@@ -62,44 +63,53 @@ class Trained:
 
 
 def run(job: Job, progress: Progress) -> Trained:
-    """Killed at any moment and started again with the same folders, it goes on."""
+    """Killed at any moment and started again with the same folders, it goes on; ModelError when it cannot, because
+    the job or its texts became others."""
     engine = Engine(job.model, EngineLimits(max_running=32, max_total_tokens=32768, context_length=None))
-    corpus = Corpus(job.data)
-    if not is_started(job.out / "run"):  # a head's texts do not change while it is trained
-        corpus.extend(engine, job.num_tokens, 60 * job.minutes * DATA_SHARE, progress)
-    if not any(text.is_held_out for text in corpus.texts) or all(text.is_held_out for text in corpus.texts):
-        raise ModelError(f"{corpus.path} has too few texts to train on some and keep others")
-    natural = [] if job.text is None else natural_texts(engine.tokenizer, job.text, job.num_tokens)
-    output = output_for(job, engine, [*corpus.texts, *natural])
-    paths = cache_features(engine.model, corpus.texts, job.data / "states", progress)
+    stored = read_state(job.out / "run")
+    selection = _selection(job, engine, stored, progress)
+    output = output_for(job, engine, selection.token_ids)
+    paths = cache_features(engine.model, selection.written, job.data / "states", progress)
     recipe = recipe_for(job, engine, output, residual_rms(paths[0], engine.model.config.hidden_size))
-    pieces = windows(corpus.texts, paths, recipe.columns, WINDOW)
+    pieces = windows(selection.written, paths, recipe.columns, WINDOW)
     if job.text is not None:
-        paths = cache_features(engine.model, natural, job.data / f"natural-{job.text.name}", progress)
-        pieces += windows(natural, paths, recipe.columns, WINDOW)
+        paths = cache_features(engine.model, selection.natural, job.data / f"natural-{job.text.name}", progress)
+        pieces += windows(selection.natural, paths, recipe.columns, WINDOW)
     settings = TrainSettings(60 * job.minutes * TRAIN_SHARE, RATES[job.kind])
-    trainer = Trainer(recipe, pieces, job.out / "run", settings, engine.model.placement.device)
+    trainer = Trainer(recipe, selection, pieces, job.out / "run", settings)
+    if stored is not None:
+        trainer.restore(stored)
     scores = trainer.run(progress)
-    note = _note(job, corpus, trainer.state, scores)
+    note = _note(job, selection, trainer.state, scores, device_name(engine.model.placement))
     recipe.write(job.out, note, scores)
     if can_plot():
         plot(trainer.state, job.out / "training.png")
-    (job.out / "README.md").write_text(card(job, note, has_plot=can_plot()), encoding="utf-8")
+    (job.out / "README.md").write_text(card(note, has_plot=can_plot()), encoding="utf-8")
     return Trained(scores, trainer.state)
 
 
-def draft_vocabulary(texts: Sequence[Text], size: int, vocab_size: int) -> torch.Tensor:
-    """int64 [size], ascending: tokens that occur more than once, the commonest first, then the lowest ids, which byte
-    pair encoding gave to what is common everywhere."""
-    counts = Counter(token for text in texts for token in text.token_ids)
-    common = [token for token, count in counts.most_common() if count > 1]
-    order = dict.fromkeys([*common, *range(vocab_size)])
-    return torch.tensor(sorted(list(order)[: min(size, vocab_size)]))
+def _selection(job: Job, engine: Engine, stored: Mapping[str, Any] | None, progress: Progress) -> Selection:
+    """A new run's texts, of which the target first writes more; those of the stored one."""
+    corpus, vocab_size = Corpus(job.data), engine.model.config.vocab_size
+    if stored is None:
+        corpus.extend(engine, job.num_tokens, 60 * job.minutes * DATA_SHARE, progress)
+    natural = [] if job.text is None else natural_texts(engine.tokenizer, job.text, job.num_tokens)
+    texts = [*corpus.texts, *natural]
+    if stored is None:
+        return select(texts, job.draft_vocab, vocab_size)
+    selection = restore(stored["selection"], texts)
+    begun, size = len(selection.token_ids), min(job.draft_vocab, vocab_size)
+    if begun != size or bool(selection.natural) != bool(natural):
+        raise ModelError(
+            f"{job.out} was begun with {begun} draft tokens and {len(selection.natural)} natural texts, "
+            f"and is to go on with {size} and {len(natural)}"
+        )
+    return selection
 
 
-def output_for(job: Job, engine: Engine, texts: Sequence[Text]) -> Output:
+def output_for(job: Job, engine: Engine, token_ids: torch.Tensor) -> Output:
+    """The target's output matrix for these draft tokens."""
     config = engine.model.config
-    token_ids = draft_vocabulary([text for text in texts if not text.is_held_out], job.draft_vocab, config.vocab_size)
     weights, shape = Weights(job.model), (config.vocab_size, config.hidden_size)
     device = engine.model.placement.device
     embedding = weights.take("model.embed_tokens.weight", *shape).to(device)
@@ -113,15 +123,26 @@ def recipe_for(job: Job, engine: Engine, output: Output, residual: float = 1.0) 
     return EagleRecipe(job.kind, engine.model.config, Weights(job.model), output, residual)
 
 
-def _note(job: Job, corpus: Corpus, state: TrainState, scores: Scores) -> dict[str, Any]:
+def _note(job: Job, selection: Selection, state: TrainState, scores: Scores, device: str) -> dict[str, Any]:
+    """What ran, for config.json and the card."""
+    written, natural = selection.written, selection.natural
     return {
         "kind": job.kind,
         "base_model": job.model.name,
         "command": job.command,
-        "data": {"sha256": corpus.digest, "num_texts": len(corpus.texts), "num_tokens": corpus.num_tokens},
+        "draft_vocab": len(selection.token_ids),
+        "data": {
+            "sha256": selection.digest,
+            "num_texts": len(written),
+            "num_held_out": len(selection.held_out),
+            "num_tokens": sum(len(text.token_ids) for text in written),
+            "temperatures": sorted({text.temperature for text in written}),
+            "natural": None if job.text is None else job.text.name,
+            "num_natural_tokens": sum(len(text.token_ids) for text in natural),
+        },
         "training": {
             "steps": state.step, "token_passes": state.num_tokens, "seconds": round(state.used_s),
-            "machine": f"{cpu_name()}, {os.cpu_count()} cores", "date": time.strftime("%Y-%m-%d"),
+            "machine": f"{device}, {os.cpu_count()} cores", "date": time.strftime("%Y-%m-%d"),
         },
         "held_out": {
             "num_tokens": scores.num_tokens,
@@ -131,20 +152,27 @@ def _note(job: Job, corpus: Corpus, state: TrainState, scores: Scores) -> dict[s
     }  # fmt: skip
 
 
-def card(job: Job, note: Mapping[str, Any], *, has_plot: bool) -> str:
+def card(note: Mapping[str, Any], *, has_plot: bool) -> str:
     """A model card in Markdown."""
     held_out, data = note["held_out"], note["data"]
     rows = "\n".join(f"| T {t} | " + " | ".join(map(str, rates)) + " |" for t, rates in held_out["overlap"].items())
     depths = " | ".join(f"token {i + 1}" for i in range(len(held_out["agreement"])))
     rule = "|---" * (len(held_out["agreement"]) + 1) + "|"
+    natural = (
+        f"- Natural text: {data['num_natural_tokens']} tokens of `{data['natural']}`, in the first "
+        f"{NATURAL_UNTIL:.0%} of the time\n"
+    )
     return (
-        f"# {job.kind} head for {note['base_model']}\n\n"
+        f"# {note['kind']} head for {note['base_model']}\n\n"
         f"Drafts for this model only; what it drafts is verified, so it changes speed and never text.\n\n"
-        f"- Made by: `{job.command}`\n"
+        f"- Made by: `{note['command']}`\n"
         f"- Data: {data['num_texts']} texts of {data['num_tokens']} tokens that the model wrote itself at "
-        f"temperatures 0 and 0.8; SHA-256 {data['sha256']}\n"
+        f"temperatures {' and '.join(f'{t:g}' for t in data['temperatures'])}, {data['num_held_out']} of them "
+        f"held out\n"
+        f"{'' if data['natural'] is None else natural}"
+        f"- SHA-256 of the token ids of all that: {data['sha256']}\n"
         f"- Training: {json.dumps(note['training'])}\n"
-        f"- Draft vocabulary: {job.draft_vocab} tokens\n\n"
+        f"- Draft vocabulary: {note['draft_vocab']} tokens\n\n"
         f"Chance that a draft token is accepted when those before it were, on {held_out['num_tokens']} tokens of "
         f"texts that it was not trained on (T 0: agreement of the likeliest tokens; above: overlap of the laws):\n\n"
         f"| | {depths} |\n{rule}\n{rows}\n" + ("\n![loss and agreement](training.png)\n" if has_plot else "")

@@ -38,7 +38,8 @@ class MedusaRecipe:
     def parameters(self) -> dict[str, torch.Tensor]:
         return self._tensors
 
-    def loss(self, batch: Batch) -> torch.Tensor:
+    def loss(self, batch: Batch, seed: int) -> torch.Tensor:
+        """Without noise."""
         total = torch.zeros((), device=batch.states.device)
         for i in range(self._num_heads):
             keep = self._keep(batch, i)

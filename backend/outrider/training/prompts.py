@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-#: Every so many prompts one is kept from training.
+#: One of so many prompts is kept from training.
 HELD_OUT_EVERY = 20
 
 _TOPICS = (
@@ -62,27 +63,33 @@ class TrainingPrompt:
     text: str
     temperature: float
 
-    @property
-    def is_held_out(self) -> bool:
-        return self.index % HELD_OUT_EVERY == 0
+
+def is_held_out(text: str) -> bool:
+    """Whether a prompt is kept from training: by its words alone, so that no seed or order moves it across."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()) % HELD_OUT_EVERY == 0
 
 
 def prompts(seed: int = 0) -> Iterator[TrainingPrompt]:
-    """Task after task in turn; answers are greedy and warm by turns, too."""
+    """Task after task in turn, no text twice; answers are greedy and warm by turns, too."""
     makers = tuple(_MAKERS.items())
+    seen: set[str] = set()
     index = 0
     while True:
         task, make = makers[index % len(makers)]
         rng = random.Random(f"{seed} {index}")
         temperature = 0.0 if rng.random() < 0.5 else 0.8
-        yield TrainingPrompt(index, task, make(rng), temperature)
+        text = make(rng)
+        if text not in seen:
+            seen.add(text)
+            yield TrainingPrompt(index, task, text, temperature)
         index += 1
 
 
 def _fill(template: str, rng: random.Random) -> str:
+    (place, other), (topic, other_topic) = rng.sample(_PLACES, 2), rng.sample(_TOPICS, 2)
     return template.format(
-        name=rng.choice(_NAMES), place=rng.choice(_PLACES), other=rng.choice(_PLACES), job=rng.choice(_JOBS),
-        things=rng.choice(_THINGS), topic=rng.choice(_TOPICS), number=rng.randint(2, 90),
+        name=rng.choice(_NAMES), place=place, other=other, job=rng.choice(_JOBS),
+        things=rng.choice(_THINGS), topic=topic, other_topic=other_topic, number=rng.randint(2, 90),
         audience=rng.choice(_AUDIENCES), language=rng.choice(_LANGUAGES), code=rng.choice(_CODE),
         tongue=rng.choice(_TONGUES), mood=rng.choice(_MOODS), form=rng.choice(_FORMS), hero=rng.choice(_HEROES),
     )  # fmt: skip
@@ -124,7 +131,7 @@ _MAKERS: dict[str, Callable[[random.Random], str]] = {
     "chat": _one_of(
         "Explain {topic} to {audience}.", "What should I know about {topic}?", "Give me {number} tips on {topic}.",
         "What are the advantages and disadvantages of {topic}?", "Why does {topic} matter?",
-        "I am a {job} in {place}. How can I get better at my work?", "Compare {topic} with {topic}.",
+        "I am a {job} in {place}. How can I get better at my work?", "Compare {topic} with {other_topic}.",
     ),
     "code": _one_of(
         "Write a {language} function that {code}.", "Write a {language} program that {code}, with tests.",

@@ -43,7 +43,8 @@ class Recipe(Protocol):
     def parameters(self) -> dict[str, torch.Tensor]:
         """What is trained, by name in the checkpoint."""
 
-    def loss(self, batch: Batch) -> torch.Tensor: ...
+    def loss(self, batch: Batch, seed: int) -> torch.Tensor:
+        """`seed`: of noise; the same seed gives the same loss again."""
 
     def depths(self, batch: Batch) -> list[Depth]:
         """Predictions of answers' tokens at each depth when what was drafted before was right."""

@@ -7,15 +7,19 @@ import math
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
 
 import torch
 
+from outrider.errors import ModelError
 from outrider.training.corpus import Progress
 from outrider.training.features import Batch, Window, collate
 from outrider.training.recipes import Recipe, Scores, score
+from outrider.training.selection import Selection
 
 #: Gradients are cut to this value, after EAGLE's recipe.
 CLIP = 0.5
@@ -27,6 +31,7 @@ EVALUATED = 24
 #: Share of the time after which natural text is left out: what the target writes itself matters most at the end.
 NATURAL_UNTIL = 0.5
 _STATE = "state.pt"
+_FIELDS = {"state", "optimizer", "parameters", "selection"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class TrainSettings:
     learning_rate: float = 6e-4
     batch_tokens: int = 1024
     seed: int = 0
+    clock: Callable[[], float] = time.monotonic
+    """Seconds; what a run does depends on nothing else that changes."""
 
 
 @dataclass(slots=True)
@@ -54,39 +61,49 @@ class TrainState:
     """Step and, by depth, how often the likeliest token was right on held-out texts."""
 
 
-def is_started(folder: Path) -> bool:
-    """Whether a run goes on in this folder."""
-    return (folder / _STATE).is_file()
+def read_state(folder: Path) -> dict[str, Any] | None:
+    """What a run in this folder goes on from; None when none was started, ModelError when it cannot be read."""
+    path = folder / _STATE
+    if not path.is_file():
+        return None
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(stored, dict) or stored.keys() != _FIELDS:
+        raise ModelError(f"{path} is of another version: expected {', '.join(sorted(_FIELDS))}")
+    return stored
 
 
 class Trainer:
-    """One head, its optimiser, and where it is; goes on from `folder/state.pt` where that is there."""
+    """One head, its optimiser, and where it is; `folder` keeps what `read_state` reads."""
 
     def __init__(
-        self, recipe: Recipe, windows: Sequence[Window], folder: Path, settings: TrainSettings, device: torch.device
+        self, recipe: Recipe, selection: Selection, windows: Sequence[Window], folder: Path, settings: TrainSettings
     ) -> None:
         self.recipe = recipe
         self.state = TrainState()
-        self._held_out = [window for window in windows if window.text.is_held_out]
-        self._training = [window for window in windows if not window.text.is_held_out]
+        self._selection = selection
+        self._held_out = [window for window in windows if window.text.index in selection.held_out]
+        self._training = [window for window in windows if window.text.index not in selection.held_out]
+        if not self._held_out or not self._training:
+            raise ModelError("no text is long enough to train on, or none to judge by")
         self._path = folder / _STATE
         self._settings = settings
-        self._device = device
+        self._device = next(iter(recipe.parameters.values())).device
         self._optimizer = torch.optim.AdamW(
             recipe.parameters.values(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
         )
-        if self._path.is_file():
-            self._load()
 
     def run(self, progress: Progress) -> Scores:
         """Until the time is used up; the scores of all held-out windows."""
         settings, state = self._settings, self.state
         losses: list[float] = []
         while state.used_s < settings.seconds:
-            started = time.monotonic()
+            started = settings.clock()
             losses.append(self._train(self._batch(state.step)))
             state.step += 1
-            state.used_s += time.monotonic() - started
+            state.used_s += settings.clock() - started
             done = state.used_s / settings.seconds
             if done >= (state.num_evaluated + 1) / NUM_EVALUATIONS:
                 self._evaluate(losses)
@@ -103,7 +120,7 @@ class Trainer:
         warm = min(1.0, (fraction + 1e-3) / WARM_UP)
         for group in self._optimizer.param_groups:
             group["lr"] = self._settings.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0)))
-        loss = self.recipe.loss(collate(chosen, self._device))
+        loss = self.recipe.loss(collate(chosen, self._device), self.state.step)
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_value_(self.recipe.parameters.values(), CLIP)
@@ -143,18 +160,23 @@ class Trainer:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         beside = self._path.with_suffix(".part")
         torch.save({
-            "state": json.dumps(asdict(self.state)), "optimizer": self._optimizer.state_dict(),
+            "selection": self._selection.stored(), "state": json.dumps(asdict(self.state)),
+            "optimizer": self._optimizer.state_dict(),
             "parameters": {name: tensor.detach() for name, tensor in self.recipe.parameters.items()},
         }, beside)  # fmt: skip
         os.replace(beside, self._path)
 
-    def _load(self) -> None:
-        """A run killed between two evaluations goes on from the former."""
-        stored = torch.load(self._path, map_location=self._device, weights_only=True)
-        for name, tensor in self.recipe.parameters.items():
+    def restore(self, stored: Mapping[str, Any]) -> None:
+        """Go on from what `read_state` gave: a run killed between two evaluations goes on from the former.
+
+        ModelError when that is of a head with other parameters."""
+        parameters = self.recipe.parameters
+        shapes = {name: tensor.shape for name, tensor in stored["parameters"].items()}
+        if shapes != {name: tensor.shape for name, tensor in parameters.items()}:
+            raise ModelError(f"{self._path} is of another kind of head")
+        for name, tensor in parameters.items():
             tensor.data.copy_(stored["parameters"][name])
         self._optimizer.load_state_dict(stored["optimizer"])
-        fields = json.loads(stored["state"])
-        self.state = TrainState(**fields)
+        self.state = TrainState(**json.loads(stored["state"]))
         self.state.losses = [(step, loss) for step, loss in self.state.losses]
         self.state.agreements = [(step, tuple(rates)) for step, rates in self.state.agreements]

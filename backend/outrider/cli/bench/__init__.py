@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +16,7 @@ from outrider.cli.bench.policy import policy
 from outrider.cli.bench.show import show
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
+from outrider.errors import ConfigError
 
 app = typer.Typer(help="Measurements; every one prints its conditions.", no_args_is_help=True)
 app.command()(gateway)
@@ -33,7 +35,9 @@ def engine(
     prompts: Annotated[Path | None, typer.Option(help="Prompt file; none takes the one that ships.")] = None,
     spec_bench: Annotated[Path | None, typer.Option(help="Spec-Bench's questions, one JSON object a line.")] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="Time for all of it; more answers more prompts.")] = 10.0,
-    seed: Annotated[int, typer.Option(help="Which questions of each category come first.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Which questions of each category come first; without it, that of 0.")
+    ] = None,
     draft_model: Annotated[str | None, typer.Option(help="A smaller model, named like the model.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
@@ -46,10 +50,12 @@ def engine(
     from outrider.workloads.prompts import load_prompts
     from outrider.workloads.spec_bench import load_questions
 
+    if suite == "tasks":
+        _refuse({"--spec-bench": spec_bench, "--seed": seed, "--draft-model": draft_model})
     draft_folder = None if draft_model is None else locate(draft_model, cache_dir())
     models = Models(model, locate(model, cache_dir()), draft_folder)
     prompt_set = load_prompts(prompts or packaged_data("workloads") / "tasks.yaml")
-    tasks = Tasks(prompt_set, [] if spec_bench is None else load_questions(spec_bench), seed)
+    tasks = Tasks(prompt_set, [] if spec_bench is None else load_questions(spec_bench), seed or 0)
     machine = conditions(suite=suite, model=model, minutes=minutes)
     results = Results()
     with progress_bar() as progress:
@@ -64,3 +70,11 @@ def engine(
         json_file.write_text(json.dumps(as_json(results, stated), indent=2) + "\n", encoding="utf-8")
     if results.is_interrupted:
         raise typer.Exit(130)
+
+
+def _refuse(given: Mapping[str, object]) -> None:
+    """Options of the other suite; ConfigError names those that were given."""
+    if unused := [name for name, value in given.items() if value is not None]:
+        raise ConfigError(
+            f"{', '.join(unused)}: not of --suite tasks, which takes prompts and the shipped policy alone"
+        )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.cli.bench.samples import SETTING_OFF, Case, Sample, Samples, Setting
+from outrider.cli.bench.samples import SETTING_OFF, Case, Sample, Samples, Setting, accept_length
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir
 
@@ -147,10 +147,10 @@ def _hybrid(make: Callable[[GenerateRequest], EagleDrafter], request: GenerateRe
 
 def _cases(spec_bench: Path | None, max_tokens: int) -> Iterator[Case]:
     """Held-out prompts and questions by turns, each at every temperature; endless."""
-    from outrider.training.prompts import prompts
+    from outrider.training.prompts import is_held_out, prompts
     from outrider.workloads.spec_bench import load_questions, sample
 
-    held_out = (prompt for prompt in prompts() if prompt.is_held_out)
+    held_out = (prompt for prompt in prompts() if is_held_out(prompt.text))
     questions = iter(sample(load_questions(spec_bench), SEED)) if spec_bench is not None else iter(())
     while True:
         found = [(f"own-{p.index}", p.task, p.text) for p in islice(held_out, 2)]
@@ -207,7 +207,7 @@ def _rows(samples: Samples) -> list[dict[str, Any]]:
             if answers:
                 row |= {
                     "against off": part.ratio(setting, SETTING_OFF),
-                    "accept length": _accept_length(answers),
+                    "accept length": accept_length(answers),
                     "agreement by depth": " ".join(f"{rate:.2f}" for rate in _hazards(answers)),
                     "draft ms a step": 1e3 * sum(s.draft_s for s in answers) / _steps(answers),
                     "same text": mean(
@@ -228,17 +228,13 @@ def _grid(samples: Samples) -> list[dict[str, Any]]:
             for setting in samples.settings:
                 answers = [s for s in part if s.setting == setting and s.stats is not None]
                 if answers:
-                    row[str(setting)] = _accept_length(answers)
+                    row[str(setting)] = accept_length(answers)
             rows.append(row)
     return rows
 
 
 def _steps(answers: Sequence[Sample]) -> int:
     return sum(sample.stats.num_verify_steps for sample in answers if sample.stats is not None)
-
-
-def _accept_length(answers: Sequence[Sample]) -> float:
-    return 1 + sum(s.stats.num_accepted for s in answers if s.stats is not None) / _steps(answers)
 
 
 def _hazards(answers: Sequence[Sample]) -> list[float]:

@@ -6,8 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -16,7 +15,10 @@ from typing import Annotated
 import typer
 from prometheus_client.parser import text_string_to_metric_families
 
+from outrider.cli.bench.aims import Aim, at_most
+from outrider.cli.bench.report import aim_rows
 from outrider.cli.bench.servers import API_KEY, MODEL, PACE, Server, server
+from outrider.cli.bench.show import show
 from outrider.cli.console import run_async
 from outrider.workloads.conditions import conditions
 from outrider.workloads.wire import Wire, post
@@ -25,7 +27,6 @@ CHAT = "/v1/chat/completions"
 #: Between two connections that are opened: the kernel's queue of new ones is short, and streams that began in one
 #: moment would send their events in one moment for ever.
 _OPENING_S = 0.0011
-_NUM_WARM = 50
 _LAG = "outrider_event_loop_lag_seconds"
 _STAMP = re.compile(rb"@(\d+\.\d+)")
 _SAMPLE_S = 1.0
@@ -43,6 +44,10 @@ class Load:
     stream_s: float
     """How long one stream lasts; another follows at once."""
     total_s: float
+
+
+#: Streams that are not measured: what a gateway loads at its first requests is not what streams cost.
+_WARM = Load(50, 10, 0.2, 0.0)
 
 
 @dataclass
@@ -73,23 +78,29 @@ class _Caller:
         fields = {"model": MODEL, "messages": [{"role": "user", "content": text}], "stream": True}
         return post(CHAT, fields, API_KEY)
 
-    async def run(self, end_s: float, first_share: float) -> None:
-        """Streams until then; the first is shorter, so that not all callers ask for the next one at one time."""
-        request, whole = self._request(first_share), self._request(1.0)
-        wire = await Wire.connect(self._url)
+    async def run(self, first_share: float, *, is_endless: bool) -> None:
+        """Stream after stream until cancelled, or one; the first is shorter, so that not all callers ask for the next
+        one at one time."""
+        try:
+            wire = await Wire.connect(self._url)
+        except OSError as error:
+            self._measured.failures.append(str(error))
+            return
         wire.on_body = self._take
         try:
-            while time.monotonic() < end_s:
-                await wire.ask(request)
-                request = whole
-                if wire.status != 200:
-                    self._measured.failures.append(f"HTTP {wire.status}")
-                    return
-                self._measured.num_done += 1
+            await self._ask(wire, self._request(first_share))
+            while is_endless:
+                await self._ask(wire, self._request(1.0))
         except ConnectionError as error:
             self._measured.failures.append(str(error))
         finally:
             wire.close()
+
+    async def _ask(self, wire: Wire, request: bytes) -> None:
+        await wire.ask(request)
+        if wire.status != 200:
+            raise ConnectionError(f"HTTP {wire.status}")
+        self._measured.num_done += 1
 
     def _take(self, data: bytes) -> None:
         measured = self._measured
@@ -113,82 +124,79 @@ def lag_counts(page: str) -> dict[float, float]:
     return {float(one.labels["le"]): one.value for one in samples if one.name == f"{_LAG}_bucket"}
 
 
-def quantile_edge(counts: Mapping[float, float], share: float) -> float:
-    """Upper edge of the bucket in which the quantile lies; infinity when it is over all edges."""
+def quantile_edge(counts: Mapping[float, float], share: float) -> float | None:
+    """Upper edge of the bucket in which the quantile lies; infinity when it is over all edges, None of nothing."""
     total = max(counts.values(), default=0.0)
-    return min((edge for edge, count in counts.items() if count >= share * total), default=float("inf"))
+    return min(edge for edge, count in counts.items() if count >= share * total) if total else None
 
 
 async def measure(gateway: Server, load: Load) -> Measured:
-    """All streams at once, for `total_s` from the moment at which all are open."""
-    measured = Measured()
-    warm = Measured()
-    await _open(gateway, Load(_NUM_WARM, 10, 0.2, 0.0), warm, time.monotonic())
+    """All streams at once, for `total_s` from the moment at which all are open; events before do not count."""
+    await asyncio.gather(*_opened(gateway, _WARM, Measured(), is_endless=False))
     await asyncio.sleep(_SAMPLE_S)
-    measured.idle_mb = gateway.resident_mb
-    opened = asyncio.Event()
-    streams = asyncio.create_task(_open(gateway, load, measured, time.monotonic() + load.total_s, opened))
-    await opened.wait()
+    measured = Measured(idle_mb=gateway.resident_mb)
+    streams = []
+    for caller in _opened(gateway, load, measured, is_endless=True):
+        streams.append(asyncio.create_task(caller))
+        await asyncio.sleep(_OPENING_S)
+    await asyncio.sleep(_SAMPLE_S)
     before = lag_counts(await _page(gateway))
-    while not streams.done() and len(measured.resident_mb) * _SAMPLE_S < load.total_s:
+    measured.num_events, measured.num_done = 0, 0
+    measured.relay_s.clear()
+    while len(measured.resident_mb) * _SAMPLE_S < load.total_s and not all(one.done() for one in streams):
         await asyncio.sleep(_SAMPLE_S)
         measured.resident_mb.append(gateway.resident_mb)
     after = lag_counts(await _page(gateway))
     measured.lag_counts = {edge: count - before.get(edge, 0.0) for edge, count in after.items()}
-    streams.cancel()
-    with suppress(asyncio.CancelledError):
-        await streams
+    for one in streams:
+        one.cancel()
+    await asyncio.gather(*streams, return_exceptions=True)
     return measured
 
 
-async def _open(
-    gateway: Server, load: Load, measured: Measured, end_s: float, opened: asyncio.Event | None = None
-) -> None:
-    async with asyncio.TaskGroup() as group:
-        for number in range(load.num_streams):
-            group.create_task(_Caller(gateway.url, load, measured).run(end_s, (number + 1) / load.num_streams))
-            await asyncio.sleep(_OPENING_S)
-        await asyncio.sleep(_SAMPLE_S)
-        if opened is not None:
-            opened.set()
+def _opened(
+    gateway: Server, load: Load, measured: Measured, *, is_endless: bool
+) -> Iterator[Coroutine[None, None, None]]:
+    for number in range(load.num_streams):
+        yield _Caller(gateway.url, load, measured).run((number + 1) / load.num_streams, is_endless=is_endless)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """The figures of one run."""
 
-    lag_p99_ms: float
+    lag_p99_ms: float | None
     """At most: the edge of a histogram's bucket."""
-    kb_per_stream: float
-    growth_mb: float
+    kb_per_stream: float | None
+    growth_mb: float | None
     """The last fifth of the run less the second."""
-    num_failures: int
-    relay_p50_ms: float
-    relay_p99_ms: float
+    num_failures: int | None
+    relay_p50_ms: float | None
+    relay_p99_ms: float | None
     events_per_s: float
     num_done: int
     idle_mb: float
-    resident_mb: float
+    resident_mb: float | None
 
 
 def summarise(measured: Measured, load: Load) -> Summary:
-    """Of at least five samples of memory; ValueError with fewer."""
+    """What was not seen is None: memory needs five samples, and at least one stream that brought something."""
     seen, fifth = measured.resident_mb, len(measured.resident_mb) // 5
-    if not fifth:
-        raise ValueError(f"{len(seen)} samples of memory are too few")
-    relay = sorted(measured.relay_s) or [float("nan")]
-    open_mb = median(seen[fifth : 2 * fifth])
+    relay = sorted(measured.relay_s)
+    lag_s = quantile_edge(measured.lag_counts, 0.99)
+    is_loaded = fifth and measured.num_events
+    open_mb = median(seen[fifth : 2 * fifth]) if is_loaded else None
     return Summary(
-        lag_p99_ms=1000 * quantile_edge(measured.lag_counts, 0.99),
-        kb_per_stream=1024 * (open_mb - measured.idle_mb) / load.num_streams,
-        growth_mb=median(seen[-fifth:]) - open_mb,
-        num_failures=len(measured.failures),
-        relay_p50_ms=1000 * median(relay),
-        relay_p99_ms=1000 * relay[int(len(relay) * 0.99)],
+        lag_p99_ms=None if lag_s is None else 1000 * lag_s,
+        kb_per_stream=None if open_mb is None else 1024 * (open_mb - measured.idle_mb) / load.num_streams,
+        growth_mb=None if open_mb is None else median(seen[-fifth:]) - open_mb,
+        num_failures=len(measured.failures) if measured.num_events or measured.failures else None,
+        relay_p50_ms=1000 * median(relay) if relay else None,
+        relay_p99_ms=1000 * relay[int(len(relay) * 0.99)] if relay else None,
         events_per_s=measured.num_events / load.total_s,
         num_done=measured.num_done,
         idle_mb=measured.idle_mb,
-        resident_mb=max(seen),
+        resident_mb=max(seen, default=None),
     )
 
 
@@ -196,10 +204,10 @@ def summarise(measured: Measured, load: Load) -> Summary:
 AIMS = (("lag_p99_ms", 50.0), ("kb_per_stream", 60.0), ("growth_mb", _MAX_GROWTH_MB), ("num_failures", 0.0))
 
 
-def verdicts(summary: Summary) -> list[tuple[str, float, float, bool]]:
-    """Figure, value, aim and whether it is met."""
+def load_aims(summary: Summary) -> list[Aim]:
+    """Of which nothing is met that was not seen."""
     values = asdict(summary)
-    return [(name, float(values[name]), limit, values[name] <= limit) for name, limit in AIMS]
+    return [at_most(name, values[name], limit) for name, limit in AIMS]
 
 
 def load(
@@ -220,23 +228,11 @@ def load(
     with server("direct") as lane, server("outrider", lane.url) as gateway:
         run_async(main(gateway))
     summary = summarise(seen[0], asked)
-    _print(summary, seen[0].failures, facts)
+    figures = [
+        {"figure": name, "outrider": value} for name, value in asdict(summary).items() if name not in dict(AIMS)
+    ]
+    tables = {"many streams, one process": aim_rows(load_aims(summary)), "beside them": figures}
+    show(tables, [f"failed: {failure}" for failure in sorted(set(seen[0].failures))], facts)
     if json_file is not None:
         data = {"conditions": facts, "summary": asdict(summary), "measured": asdict(seen[0])}
         json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-
-
-def _print(summary: Summary, failures: Sequence[str], facts: Mapping[str, object]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table("figure", "outrider", "aim", "", title="many streams, one process")
-    for name, value, limit, is_met in verdicts(summary):
-        table.add_row(name, f"{value:.2f}", f"<= {limit:g}", "met" if is_met else "MISSED")
-    for name in ("relay_p50_ms", "relay_p99_ms", "events_per_s", "num_done", "idle_mb", "resident_mb"):
-        table.add_row(name, f"{getattr(summary, name):.2f}", "", "")
-    console.print(table)
-    for failure in sorted(set(failures)):
-        console.print(f"failed: {failure}")
-    console.print("conditions: " + ", ".join(f"{key} {value}" for key, value in facts.items()), soft_wrap=True)

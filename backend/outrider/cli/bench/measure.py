@@ -38,6 +38,8 @@ class Results:
     is_interrupted: bool = False
     notes: list[str] = field(default_factory=list)
     """What was left out, and why."""
+    decided_by: dict[str, object] = field(default_factory=dict)
+    """What the engine and its policy knew of costs and acceptance."""
 
 
 @dataclass(slots=True)

@@ -27,10 +27,10 @@ USELESS = 1.05
 _NUM_NAMED = 3
 
 
-def mix_parts(regret: Regret) -> dict[str, list[Row]]:
-    """Rows by title."""
+def mix_parts(regret: Regret, num_missing: int = 0) -> dict[str, list[Row]]:
+    """Rows by title; `num_missing` cells were not measured."""
     rows = [_row(regret, cell) for cell in (*regret.cells, *regret.hopeless)]
-    return {"tokens per second of all requests together": rows, "aims": aim_rows(mix_aims(regret))}
+    return {"tokens per second of all requests together": rows, "aims": aim_rows(mix_aims(regret, num_missing))}
 
 
 def _row(regret: Regret, cell: Cell) -> Row:
@@ -48,7 +48,8 @@ def _row(regret: Regret, cell: Cell) -> Row:
     }
 
 
-def mix_aims(regret: Regret) -> list[Aim]:
+def mix_aims(regret: Regret, num_missing: int = 0) -> list[Aim]:
+    """None is met while cells are missing: each is about all of them."""
     cells, single = regret.cells, ""
     if regret.rounds(cells):
         single = str(regret.best(cells))
@@ -58,7 +59,7 @@ def mix_aims(regret: Regret) -> list[Aim]:
     each = at_least("policy / best setting of each cell", regret.ratio(cells, regret.each_best), EACH)
     one = at_least("policy / best single setting", regret.ratio(cells, regret.single_best), SINGLE, single)
     plain = at_least("policy / off, worst cell", min(off.values(), default=None), PLAIN, str(worst or ""))
-    return [
+    found = [
         _explained(regret, each),
         _explained(regret, one, _headroom(regret)),
         _explained(regret, plain),
@@ -66,6 +67,11 @@ def mix_aims(regret: Regret) -> list[Aim]:
         _same("greedy", compared(regret.stretches, is_greedy=True)),
         _same("sampled", compared(regret.stretches, is_greedy=False)),
     ]
+    return [_undecided(aim, num_missing) if aim.is_met and num_missing else aim for aim in found]
+
+
+def _undecided(aim: Aim, num_missing: int) -> Aim:
+    return replace(aim, is_met=None, why=f"{num_missing} cells are missing")
 
 
 def _headroom(regret: Regret) -> list[str]:
@@ -99,7 +105,7 @@ def facts(ours: EngineArm, mix: Mix, regret: Regret, *, is_interrupted: bool) ->
     nums = [len(regret.rounds([cell])) for cell in cells]
     return {
         "threads": torch.get_num_threads(),
-        "cost table": "measured on this machine" if ours.engine.cost is not None else "none, the closed form",
+        **ours.facts(is_learning=True),
         "fixed settings": "drafts that do not pay are left out" if mix.trims_fixed else "every draft is verified",
         "cells": f"{len(cells)} of {mix.num_cells}{', interrupted' if is_interrupted else ''}",
         "rounds": f"{min(nums, default=0)}-{max(nums, default=0)}",

@@ -76,6 +76,16 @@ class EngineArm:
         self.engine = Engine(folder, self.limits, options, cost)
         self.decider = Decider(self)
 
+    def facts(self, *, is_learning: bool) -> dict[str, object]:
+        """What decisions of this engine's were made from, for the conditions of a run."""
+        measured = self.engine.cost is not None
+        return {
+            "cost table": "measured on this machine"
+            if measured
+            else "none: the closed form, and every draft is verified",
+            "learning": "from nothing, in this run" if is_learning else "none: what policies take before any answer",
+        }
+
     def encode(self, case: Case) -> tuple[int, ...]:
         """The case's prompt, which every arm is given in these tokens."""
         return tuple(self.engine.tokenizer.encode_chat(case.messages))

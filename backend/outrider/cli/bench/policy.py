@@ -62,9 +62,9 @@ def policy(
             is_interrupted = True
     regret = Regret(stretches)
     stated = machine | facts(ours, mix, regret, is_interrupted=is_interrupted)
-    tables = mix_parts(regret)
     num_cells = len(regret.cells) + len(regret.hopeless)
-    part = f"only {num_cells} of {mix.num_cells} cells were measured, and the aims are held against these alone"
+    tables = mix_parts(regret, mix.num_cells - num_cells)
+    part = f"only {num_cells} of {mix.num_cells} cells were measured, so that no aim is met"
     show(tables, [part] if num_cells < mix.num_cells else [], stated)
     if json_file is not None:
         data = {"conditions": stated, "tables": tables, "stretches": [one.as_dict() for one in stretches]}

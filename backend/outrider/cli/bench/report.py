@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from outrider.cli.bench.aims import Aim, aims
 from outrider.cli.bench.formula import formula_rows
 from outrider.cli.bench.measure import Results
-from outrider.cli.bench.samples import SETTING_OFF, BatchSample, Sample, Samples, Setting, first_difference
+from outrider.cli.bench.samples import (
+    SETTING_OFF,
+    BatchSample,
+    Sample,
+    Samples,
+    Setting,
+    accept_length,
+    first_difference,
+)
 from outrider.cli.bench.visits import POLICY
 from outrider.core import DRAFTERS, OFF
 
@@ -140,7 +148,7 @@ def drafter_rows(samples: Samples) -> list[Row]:
                 "k": setting.k,
                 "best": setting == samples.best(setting.arm),
                 "answers": len(samples.of(setting)),
-                "accept length": _accept_length(samples.of(setting)),
+                "accept length": accept_length(samples.of(setting)),
                 "tok/s": samples.speed(setting),
                 "/ off": samples.ratio(setting, SETTING_OFF),
                 "same text": _same_text(samples, setting),
@@ -172,7 +180,13 @@ def agreement_rows(samples: Samples) -> list[Row]:
 def aim_rows(found: Sequence[Aim]) -> list[Row]:
     words = {True: "met", False: "MISSED", None: "not measured"}
     rows = [
-        {"aim": aim.aim, "wanted": aim.wanted, "figure": aim.figure, "result": words[aim.is_met], "with": aim.by}
+        {
+            "aim": aim.aim,
+            "wanted": aim.wanted,
+            "figure": aim.figure,
+            "result": "undecided" if aim.is_met is None and aim.figure is not None else words[aim.is_met],
+            "with": aim.by,
+        }
         for aim in found
     ]
     for row, aim in zip(rows, found, strict=True):
@@ -195,19 +209,12 @@ def _task_row(task: str, samples: Samples) -> Row:
         "T": _span([s.case.temperature for s in ran]),
         "drafter": "/".join(sorted({s.drafter for s in ran})),
         "k": _span([s.k for s in ran]),
-        "accept length": _accept_length(ran),
+        "accept length": accept_length(ran),
         **{f"{arm.arm} tok/s": _pooled_speed(samples.of(arm)) for arm in (theirs, off, POLICY)},
         "off/hf": samples.ratio(off, theirs),
         "policy/off": samples.ratio(POLICY, off),
         "same text": _same_text(samples, POLICY),
     }
-
-
-def _accept_length(samples: Sequence[Sample]) -> float | None:
-    """Tokens per verify step of all answers together."""
-    stats = [s.stats for s in samples if s.stats is not None]
-    num_steps = sum(s.num_verify_steps for s in stats)
-    return 1 + sum(s.num_accepted for s in stats) / num_steps if num_steps else None
 
 
 def _same_text(samples: Samples, setting: Setting) -> str | None:

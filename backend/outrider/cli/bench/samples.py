@@ -99,6 +99,13 @@ def ratio(sample: Sample, other: Sample) -> float | None:
     return None if speeds[0] is None or speeds[1] is None else speeds[0] / speeds[1]
 
 
+def accept_length(samples: Sequence[Sample]) -> float | None:
+    """Tokens per verify step of all answers together; None when there was no such step."""
+    stats = [s.stats for s in samples if s.stats is not None]
+    num_steps = sum(s.num_verify_steps for s in stats)
+    return 1 + sum(s.num_accepted for s in stats) / num_steps if num_steps else None
+
+
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     """None when one is the beginning of the other."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)

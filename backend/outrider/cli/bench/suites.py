@@ -52,6 +52,7 @@ def run_tasks(models: Models, tasks: Tasks, clock: Clock, results: Results) -> N
     plain = [Setting("hf")] if "hf" in arms.others else []
     planned = visits.task_visits(tasks.prompts, plain)
     warm_up(arms, planned[0].case, [SETTING_OFF, *plain])
+    results.decided_by = arms.ours.facts(is_learning=False)
     measure_visits(arms, planned, clock, results)
 
 
@@ -68,6 +69,7 @@ def run_drafters(models: Models, tasks: Tasks, clock: Clock, results: Results) -
         visits.settings_of(drafters) + [Setting(arm) for arm in slow if arm in hugging_face.ASSISTED],
     )
     warm_up(arms, cases[0], [SETTING_OFF, *tiers.all])
+    results.decided_by = arms.ours.facts(is_learning=False)
     measure_step(arms.ours, cases[0], clock, results)
     measure_batches(arms.ours, cases, clock, results)
     measure_visits(arms, visits.drafter_visits(cases, tiers, clock.minutes), clock, results)
@@ -106,6 +108,7 @@ def facts(suite: str, tasks: Tasks, results: Results) -> dict[str, object]:
 
     made: dict[str, object] = {
         "threads": torch.get_num_threads(),
+        **results.decided_by,
         "visits": f"{results.num_visits} of {results.num_planned}{', interrupted' if results.is_interrupted else ''}",
         "hf": f"fp32, first {hugging_face.MAX_TOKENS} tokens, {hugging_face.MAX_ASSISTED_TOKENS} when assisted",
     }

@@ -93,10 +93,10 @@ def _launched(section: SGLangSection) -> Iterator[Check]:
 
 
 async def _asked(config: Config, seconds: float) -> list[Check]:
-    """Those that somebody else runs, as they are now."""
+    """Those that somebody else runs, as they are now, whatever the rest of the configuration is like."""
     from outrider.app import looking_after
 
-    async with looking_after(config, has_processes=False) as gateway:
+    async with looking_after(Config(lanes=config.lanes), has_processes=False) as gateway:
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + seconds
         while loop.time() < ends_at_s:

@@ -36,3 +36,11 @@ def rotate(qkv: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
     num_rows, num_heads, half = rotations.shape
     pairs = torch.view_as_complex(qkv.float().view(num_rows, num_heads, half, 2))
     return torch.view_as_real(pairs * rotations).view(num_rows, num_heads, 2 * half).to(qkv.dtype)
+
+
+def rotate_in_place(qkv: torch.Tensor, rotations: torch.Tensor) -> None:
+    """The same for contiguous rows that nobody needs as they were: in float32 no copy, and three operators fewer."""
+    if qkv.dtype is torch.float32:
+        torch.view_as_complex(qkv.view(*rotations.shape, 2)).mul_(rotations)
+    else:
+        qkv.copy_(rotate(qkv, rotations).view_as(qkv))

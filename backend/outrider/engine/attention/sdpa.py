@@ -10,12 +10,14 @@ import torch
 import torch.nn.functional as F
 
 from outrider.engine.attention import Segment
-from outrider.engine.attention.rotary import rotate, rotations_at
+from outrider.engine.attention.rotary import rotate_in_place, rotations_at
 from outrider.engine.checkpoint import ModelConfig
 from outrider.engine.kv_cache import BLOCK_SIZE, KeyValueMemory
 
 #: Sequences are computed together unless one has less than this share of another one's positions.
 MIN_SHARE = 0.5
+#: Shape, steps and first element of a view.
+_Cut = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,11 @@ class SdpaAttention:
     """Attention of one batch, causal along chains and trees: what does not depend on the layer is prepared once."""
 
     def __init__(self, config: ModelConfig, segments: Seq[Segment], table: torch.Tensor) -> None:
-        self._config = config
         places = list(_places(segments))
         positions = [s.cache.length + depth for s in segments for depth in s.depths]
         self._rotations = rotations_at(config, table, positions)
         self._writes = list(_writes(places, table.device))
+        self._query, self._entries = _cuts(config, len(positions))
         groups = _groups(places)
         order = [row for group in groups for place in group for row in place.rows]
         self._order: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -62,18 +64,23 @@ class SdpaAttention:
         self._parts = [_Part(config, group, table.device) for group in groups]
 
     def __call__(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
-        """qkv [R, (heads + 2 kv_heads) * head_dim] -> attention output [R, heads * head_dim]; writes the caches."""
-        c = self._config
-        heads = rotate(qkv, self._rotations)
-        query = heads[:, : c.num_heads]
-        entries = heads[:, c.num_heads :].view(-1, 2, c.num_kv_heads, c.head_dim).transpose(0, 1)
+        """qkv [R, (heads + 2 kv_heads) * head_dim], contiguous -> attention output [R, heads * head_dim].
+
+        Writes the caches, and turns `qkv` where it lies.
+        """
+        rotate_in_place(qkv, self._rotations)
+        # One view each: small operators are what a step of few rows waits for beside its matrices.
+        query = qkv.as_strided(*self._query)
+        entries = qkv.as_strided(*self._entries)
         for memory, rows, slots in self._writes:
             memory.write(layer, slots, entries if rows is None else entries[:, rows])
         if self._order is not None:
             query = query[self._order[0]]
         outputs, row = [], 0
         for part in self._parts:
-            outputs.append(part.attend(layer, query[row : row + part.num_rows]))
+            # A slice of everything would be one more operator.
+            rows = query if len(self._parts) == 1 else query[row : row + part.num_rows]
+            outputs.append(part.attend(layer, rows))
             row += part.num_rows
         out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return out if self._order is None else out[self._order[1]]
@@ -88,7 +95,6 @@ class _Part:
         self._has_one_row = count == 1
         """Of each sequence, as in plain decoding: its heads lie in the right order already."""
         self._unfolded = (len(places), count, config.num_kv_heads, groups, config.head_dim)
-        self._grouped = (len(places), config.num_kv_heads, groups, config.head_dim)
         self._folded = (len(places), config.num_kv_heads, groups, count, config.head_dim)
         length = max(place.length for place in places)
         self._mask: torch.Tensor | None = None
@@ -105,11 +111,8 @@ class _Part:
             self._slots = torch.tensor(places[0].segment.cache.slots(0, length), device=device)
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
-        """query [S * r, heads, d] -> [S * r, heads * d]; query groups become rows."""
-        if self._has_one_row:
-            folded = query.view(self._grouped)
-        else:
-            folded = query.view(self._unfolded).permute(0, 2, 3, 1, 4).flatten(2, 3)
+        """query [S * r, kv_heads, groups, d] -> [S * r, heads * d]; query groups become rows."""
+        folded = query if self._has_one_row else query.view(self._unfolded).permute(0, 2, 3, 1, 4).flatten(2, 3)
         if self._slots is None:
             keys, values = self._keys[layer], self._values[layer]
         else:
@@ -118,6 +121,15 @@ class _Part:
         if self._has_one_row:
             return out.reshape(self.num_rows, -1)
         return out.view(self._folded).permute(0, 3, 1, 2, 4).reshape(self.num_rows, -1)
+
+
+def _cuts(config: ModelConfig, num_rows: int) -> tuple[_Cut, _Cut]:
+    """Of qkv [R, (heads + 2 kv_heads) * d]: queries [R, kv_heads, groups, d], and entries [2, R, kv_heads, d]."""
+    num_kv_heads, dim, groups = config.num_kv_heads, config.head_dim, config.num_heads // config.num_kv_heads
+    width = (groups + 2) * num_kv_heads * dim
+    query = (num_rows, num_kv_heads, groups, dim), (width, groups * dim, dim, 1), 0
+    entries = (2, num_rows, num_kv_heads, dim), (num_kv_heads * dim, width, dim, 1), groups * num_kv_heads * dim
+    return query, entries
 
 
 def _places(segments: Seq[Segment]) -> Iterator[_Place]:

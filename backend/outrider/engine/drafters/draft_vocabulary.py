@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
+from outrider.engine.drafters.eagle_tree import TOP_K
 from outrider.engine.linear import Linear, pack, pack_int8
 from outrider.engine.model import LlamaModel
+from outrider.errors import ModelError
 from outrider.speculation.target import SamplingLaw, Target
 
 
@@ -49,3 +53,14 @@ class DraftVocabulary:
             whole = torch.full((self._vocab_size,), float("-inf"))
             logits = whole.index_copy_(0, self.token_ids, logits)
         return Target(logits.unsqueeze(0), law).probs(0, ())
+
+
+def check_draft_tokens(path: Path, field: str, token_ids: torch.Tensor, vocab_size: int) -> None:
+    """ModelError when a head's table of draft tokens names one twice or none of the target's, or is no list of them
+    that is long enough for a tree."""
+    if token_ids.dim() != 1 or token_ids.is_floating_point() or token_ids.numel() < TOP_K:
+        raise ModelError(f"{path}: {field} must list {TOP_K} tokens or more, not {list(token_ids.shape)}")
+    if len(set(token_ids.tolist())) < token_ids.numel():
+        raise ModelError(f"{path}: {field} names a token twice")
+    if not 0 <= int(token_ids.min()) <= int(token_ids.max()) < vocab_size:
+        raise ModelError(f"{path}: {field} names a token that is not below the vocabulary of {vocab_size}")

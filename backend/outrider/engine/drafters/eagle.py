@@ -26,6 +26,7 @@ from outrider.engine.sequence import GenerateRequest
 from outrider.speculation.proposal import NO_DRAFT, PointMass, Proposal, SampledChain, TopKTree
 from outrider.speculation.target import SamplingLaw
 
+#: An engine drafts in dynamic trees; the others are for `outrider bench heads`, which compares them.
 Shape = Literal["dynamic", "static", "chain"]
 #: From this temperature on drafts are drawn: what is likeliest is then accepted less often than what is drawn.
 DRAWN_FROM = 0.6
@@ -39,7 +40,7 @@ class EagleSettings:
 
     shape: Shape = "dynamic"
     accuracy: tuple[tuple[float, ...], ...] = USUAL_ACCURACY
-    """Of the static tree."""
+    """Of the static tree, which only the bench drafts."""
     min_gain: float = 0.0
     """A draft step's cost in plain rounds: a growing tree ends where it is less likely to be reached than that."""
 
@@ -118,19 +119,19 @@ class EagleDrafter:
             self._num_read += count
         return not self._pending.shape[0]
 
-    def _next(self, cache: SequenceCache, draft_id: int, states: torch.Tensor) -> torch.Tensor:
+    def _next(self, cache: SequenceCache, token_id: int, states: torch.Tensor) -> torch.Tensor:
         """The state after one more token of a chain."""
         visible = torch.ones(1, cache.length + 1, dtype=torch.bool)
-        return self._head.step(cache, self._head.vocabulary.tokens([draft_id]), states, [cache.length], visible)
+        return self._head.step(cache, [token_id], states, [cache.length], visible)
 
     def _likeliest_chain(self, cache: SequenceCache, k: int) -> PointMass:
-        states, ids = self._last, list[int]()
+        states, tokens = self._last, list[int]()
         assert states is not None
         while True:
-            ids.append(int(self._head.logits(states).argmax()))
-            if len(ids) == k:
-                return PointMass(tuple(self._head.vocabulary.tokens(ids)))
-            states = self._next(cache, ids[-1], states)
+            tokens += self._head.vocabulary.tokens([int(self._head.logits(states).argmax())])
+            if len(tokens) == k:
+                return PointMass(tuple(tokens))
+            states = self._next(cache, tokens[-1], states)
 
     def _drawn_chain(self, cache: SequenceCache, k: int) -> SampledChain:
         """From the request's law, by its own noise; how many are drawn does not depend on which."""
@@ -143,8 +144,7 @@ class EagleDrafter:
             tokens.append(noise.draft(len(tokens), laws[-1])[0])
             if len(tokens) == k:
                 return SampledChain(tuple(tokens), torch.stack(laws))
-            visible = torch.ones(1, cache.length + 1, dtype=torch.bool)
-            states = self._head.step(cache, [tokens[-1]], states, [cache.length], visible)
+            states = self._next(cache, tokens[-1], states)
 
     def _dynamic_tree(self, cache: SequenceCache, k: int) -> TopKTree:
         rows = _TreeRows(self._head, cache, self._num_read, self._last)
@@ -159,7 +159,7 @@ class EagleDrafter:
         )
 
     def _static_tree(self, cache: SequenceCache, k: int) -> TopKTree:
-        """One shape for all texts: at each depth the head ranks the children of the nodes that have some."""
+        """For the bench, one shape for all texts: at each depth the head ranks the children of nodes with some."""
         paths = best_shape(self._settings.accuracy, k)
         parents, nodes = parents_of(paths), Nodes()
         rows = _TreeRows(self._head, cache, self._num_read, self._last)

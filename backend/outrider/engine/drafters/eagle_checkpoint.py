@@ -12,9 +12,18 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from outrider.engine.checkpoint import ModelConfig, Weights, read_config, read_json
-from outrider.engine.drafters.eagle_net import HeadConfig, Kind
-from outrider.engine.drafters.eagle_tree import USUAL_ACCURACY
+from outrider.engine.checkpoint import (
+    ModelConfig,
+    Weights,
+    architecture_of,
+    positive,
+    read_config,
+    read_json,
+    section,
+)
+from outrider.engine.drafters.draft_vocabulary import check_draft_tokens
+from outrider.engine.drafters.eagle_net import HeadConfig, Kind, usual_points
+from outrider.engine.drafters.eagle_tree import USUAL_ACCURACY, Accuracy, accuracy_of
 from outrider.errors import ModelError
 
 ARCHITECTURES: Mapping[str, Kind] = {"LlamaForCausalLMEagle": "eagle", "LlamaForCausalLMEagle3": "eagle3"}
@@ -33,39 +42,41 @@ class HeadCheckpoint:
     """float32, by name, of the shapes in `config.shapes`."""
     token_ids: torch.Tensor | None = None
     """int64 [draft vocabulary]: which of the target's tokens each draft token is; None when they are the same."""
-    accuracy: tuple[tuple[float, ...], ...] = USUAL_ACCURACY
+    accuracy: Accuracy = USUAL_ACCURACY
     """[depth][rank], from held-out texts: how often the token of each rank is right; chooses static trees."""
 
 
 def read_head(folder: Path, target: ModelConfig) -> HeadCheckpoint:
     """ModelError when the folder holds no such head, or one for a target of another shape, with both shapes."""
-    data = read_json(folder / "config.json")
-    architectures = data.get("architectures") or ["none"]
-    kind = ARCHITECTURES.get(architectures[0])
+    path = folder / "config.json"
+    data = read_json(path)
+    kind = ARCHITECTURES.get(architecture_of(data))
     if kind is None:
         expected = " or ".join(ARCHITECTURES)
-        raise ModelError(f"{folder}: architecture {architectures[0]!r} is no EAGLE head, expected {expected}")
+        raise ModelError(f"{folder}: architecture {architecture_of(data)!r} is no EAGLE head, expected {expected}")
     own = read_config(folder, tuple(ARCHITECTURES))
     _check_fits(folder, data, own, target)
     if own.num_layers != 1:
-        raise ModelError(f"{folder}: an EAGLE head has 1 layer, not {own.num_layers}")
+        raise ModelError(f"{path}: num_hidden_layers: an EAGLE head has 1 layer, not {own.num_layers}")
     wanted = [name for name in _UNSUPPORTED if data.get(name)]
-    eagle = data.get("eagle_config") or {}
+    eagle = section(path, data, "eagle_config")
     wanted += [name for name in ("norm_before_fc",) if eagle.get(name)]
     if wanted:
-        raise ModelError(f"{folder}/config.json: {wanted[0]} is not supported")
+        raise ModelError(f"{path}: {wanted[0]} is not supported")
     weights = Weights(folder)
-    token_ids = _token_ids(folder, data, kind, weights, target.vocab_size)
+    token_ids = _token_ids(folder, data, kind, weights)
+    if token_ids is not None:
+        field = "draft vocabulary" if kind == "eagle" else "d2t"
+        check_draft_tokens(folder, field, token_ids, target.vocab_size)
     size = None if token_ids is None else token_ids.numel()
-    config = HeadConfig(kind, own, _points(eagle, kind, target.num_layers), size)
+    config = HeadConfig(kind, own, _points(path, eagle, kind, target.num_layers), size)
     if kind == "eagle3":
         weights.rename("layers.0.", "midlayer.")
     else:
         # Heads without this bias exist; SGLang's own layer always has one.
         weights.fill("fc.bias", torch.zeros(own.hidden_size))
     tensors = {name: weights.take(name, *shape) for name, shape in config.shapes.items()}
-    rows = (data.get("outrider") or {}).get("accuracy") or USUAL_ACCURACY
-    return HeadCheckpoint(config, tensors, token_ids, tuple(tuple(map(float, row)) for row in rows))
+    return HeadCheckpoint(config, tensors, token_ids, accuracy_of(path, data, USUAL_ACCURACY))
 
 
 def _check_fits(folder: Path, data: Mapping[str, Any], own: ModelConfig, target: ModelConfig) -> None:
@@ -81,39 +92,40 @@ def _check_fits(folder: Path, data: Mapping[str, Any], own: ModelConfig, target:
             )
 
 
-def _points(eagle: Mapping[str, Any], kind: Kind, num_layers: int) -> tuple[int, ...]:
+def _points(path: Path, eagle: Mapping[str, Any], kind: Kind, num_layers: int) -> tuple[int, ...]:
     """SGLang names a layer whose output is read, which the next layer takes in."""
     if kind == "eagle":
         return (num_layers,)
-    layer_ids = eagle.get("eagle_aux_hidden_state_layer_ids")
+    name = "eagle_aux_hidden_state_layer_ids"
+    layer_ids = eagle.get(name)
     if layer_ids is None:
-        return (min(2, num_layers - 1), num_layers // 2, max(num_layers - 3, 0))
-    if not all(isinstance(i, int) and -1 <= i < num_layers - 1 for i in layer_ids):
-        raise ModelError(f"eagle_aux_hidden_state_layer_ids {layer_ids} are no inner layers of {num_layers}")
+        # What SGLang takes then; of fewer layers that is not three states in order, and not what a head here reads.
+        if usual_points(num_layers) != (2, num_layers // 2, num_layers - 3):
+            raise ModelError(f"{path}: eagle_config.{name} is missing, and {num_layers} layers have no usual ones")
+        return usual_points(num_layers)
+    is_list = isinstance(layer_ids, list) and len(layer_ids) > 0
+    if not is_list or not all(type(i) is int and -1 <= i < num_layers - 1 for i in layer_ids):
+        raise ModelError(f"{path}: eagle_config.{name} {layer_ids} are no inner layers of {num_layers}")
     return tuple(i + 1 for i in layer_ids)
 
 
-def _token_ids(
-    folder: Path, data: Mapping[str, Any], kind: Kind, weights: Weights, vocab_size: int
-) -> torch.Tensor | None:
+def _token_ids(folder: Path, data: Mapping[str, Any], kind: Kind, weights: Weights) -> torch.Tensor | None:
+    path = folder / "config.json"
     if kind == "eagle3":
-        size = data.get("draft_vocab_size")
-        if size is None:
+        if data.get("draft_vocab_size") is None:
             return None
-        token_ids = torch.arange(size) + weights.take_integers("d2t", size)
-    elif data.get("hot_vocab_size"):
-        try:
-            token_ids = torch.as_tensor(torch.load(folder / TOKEN_MAP, weights_only=True), dtype=torch.long)
-        except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-            raise ModelError(f"{folder / TOKEN_MAP} cannot be read: {error}") from error
-    else:
+        size = positive(path, data, "draft_vocab_size")
+        return torch.arange(size) + weights.take_integers("d2t", size)
+    if data.get("hot_vocab_size") is None:
         return None
-    if (
-        len(set(token_ids.tolist())) < token_ids.numel()
-        or not 0 <= int(token_ids.min()) <= int(token_ids.max()) < vocab_size
-    ):
-        raise ModelError(f"{folder}: the draft vocabulary names a token twice, or one that is not below {vocab_size}")
-    return token_ids
+    size = positive(path, data, "hot_vocab_size")
+    try:
+        token_ids = torch.as_tensor(torch.load(folder / TOKEN_MAP, weights_only=True))
+    except (OSError, RuntimeError, ValueError, TypeError, EOFError, pickle.UnpicklingError) as error:
+        raise ModelError(f"{folder / TOKEN_MAP} cannot be read: {error}") from error
+    if token_ids.shape != (size,):
+        raise ModelError(f"{folder / TOKEN_MAP} has shape {list(token_ids.shape)}, and hot_vocab_size is {size}")
+    return token_ids if token_ids.is_floating_point() else token_ids.long()
 
 
 def write_head(folder: Path, head: HeadCheckpoint, note: Mapping[str, Any] | None = None) -> None:

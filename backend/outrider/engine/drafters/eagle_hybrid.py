@@ -1,4 +1,7 @@
-"""Looks the text's end up first, and asks the head only where that finds less than the head usually gets right."""
+"""Looks the text's end up first, and asks the head only where that finds less than the head usually gets right.
+
+Only `outrider bench heads` drafts so: no engine offers it by a name.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,11 @@ class HybridDrafter:
     def observe_features(self, start: int, features: torch.Tensor) -> None:
         self._head.observe_features(start, features)
 
+    @property
+    def gain(self) -> float:
+        """Drafts of a step that the head is expected to get right."""
+        return self._gain
+
     def propose(self, k: int) -> Proposal:
         if self._num_observed:
             self._gain += STEP_WEIGHT * (self._num_observed - 1 - self._gain)
@@ -47,8 +55,10 @@ class HybridDrafter:
         if found.token_ids and found.score >= self._gain:
             self._num_observed = None
             return TopKTree(found.token_ids, found.parents)
-        self._num_observed = 0
-        return self._head.propose(k)
+        proposal = self._head.propose(k)
+        # A head that drafts nothing, as while it reads a long prompt, got nothing wrong.
+        self._num_observed = 0 if len(proposal) else None
+        return proposal
 
     def free(self) -> None:
         self._head.free()

@@ -59,10 +59,18 @@ class HeadConfig:
         return shapes if self.draft_vocab_size is None else shapes | {"lm_head.weight": (self.draft_vocab_size, h)}
 
 
+def usual_points(num_layers: int) -> tuple[int, int, int]:
+    """Of EAGLE-3: a low, a middle and a high state, SGLang's default where that names three in order. A target of
+    fewer than three layers has no three, and gives one twice."""
+    low = max(0, min(2, num_layers - 3))
+    middle = min(max(num_layers // 2, low + 1), num_layers - 1)
+    return low, middle, min(max(num_layers - 3, middle + 1), num_layers - 1)
+
+
 def config_for(target: ModelConfig, kind: Kind, draft_vocab_size: int | None = None) -> HeadConfig:
-    """A new head for this target, with a layer of the target's shape; EAGLE-3's usual states (SGLang's default)."""
+    """A new head for this target, with a layer of the target's shape; EAGLE-3 reads `usual_points`."""
     count = target.num_layers
-    points = (count,) if kind == "eagle" else (min(2, count - 1), count // 2, max(count - 3, 0))
+    points = (count,) if kind == "eagle" else usual_points(count)
     own = replace(target, num_layers=1, has_tied_embeddings=False, has_qkv_bias=False, has_qk_norm=False)
     return HeadConfig(kind, own, points, draft_vocab_size)
 

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from outrider.engine.checkpoint import section
+from outrider.errors import ModelError
+
+#: [depth][TOP_K]: how often the token of each rank is right.
+Accuracy = tuple[tuple[float, ...], ...]
 #: Children of a node that a growing tree looks at, and nodes of one depth that it goes on from.
 TOP_K = 4
 #: Draft steps of a tree at most.
 MAX_DEPTH = 6
 #: How often the token of each rank is right at each depth, where a head came without calibration.
-USUAL_ACCURACY = tuple(tuple(0.55 * 0.9**depth * 0.3**rank for rank in range(TOP_K)) for depth in range(MAX_DEPTH))
+USUAL_ACCURACY: Accuracy = tuple(
+    tuple(0.55 * 0.9**depth * 0.3**rank for rank in range(TOP_K)) for depth in range(MAX_DEPTH)
+)
 #: A path's rank among its siblings, from the root on.
 Ranks = tuple[int, ...]
 
@@ -73,6 +82,21 @@ def _extend(nodes: Nodes, parents: list[int], logits: torch.Tensor) -> list[int]
     for parent, row, tokens in zip(parents, values.tolist(), ids.tolist(), strict=True):
         new.extend(nodes.add(parent, tokens, row))
     return new
+
+
+def accuracy_of(path: Path, data: Mapping[str, Any], usual: Accuracy, num_depths: int | None = None) -> Accuracy:
+    """What training found, from `outrider.accuracy` in a head's config.json; `usual` where a head came without.
+
+    ModelError when that is no table of `num_depths` (None: any number of) rows."""
+    rows = section(path, data, "outrider").get("accuracy")
+    if not rows:
+        return usual
+    is_table = isinstance(rows, list) and all(isinstance(row, list) and len(row) == TOP_K for row in rows)
+    if not is_table or num_depths not in (None, len(rows)):
+        raise ModelError(f"{path}: outrider.accuracy must be [{num_depths or 'depths'}][{TOP_K}]")
+    if not all(type(rate) in (int, float) and 0 <= rate <= 1 for row in rows for rate in row):
+        raise ModelError(f"{path}: outrider.accuracy must hold rates between 0 and 1")
+    return tuple(tuple(map(float, row)) for row in rows)
 
 
 def best_shape(accuracy: Sequence[Sequence[float]], k: int) -> list[Ranks]:

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from outrider.engine.checkpoint import ModelConfig, read_json
-from outrider.engine.drafters.draft_vocabulary import DraftVocabulary
+from outrider.engine.checkpoint import ModelConfig, Weights, positive, read_json
+from outrider.engine.drafters.draft_vocabulary import DraftVocabulary, check_draft_tokens
 from outrider.engine.drafters.eagle import DRAWN_FROM
-from outrider.engine.drafters.eagle_tree import TOP_K, best_shape, parents_of
+from outrider.engine.drafters.eagle_tree import TOP_K, Accuracy, accuracy_of, best_shape, parents_of
 from outrider.engine.linear import pack, pack_int8
 from outrider.engine.model import LlamaModel
 from outrider.engine.sequence import GenerateRequest
@@ -24,7 +24,6 @@ from outrider.speculation.proposal import NO_DRAFT, PointMass, Proposal, Sampled
 from outrider.speculation.target import SamplingLaw
 
 WEIGHTS = "medusa_lm_head.safetensors"
-Accuracy = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,37 +48,21 @@ def usual_accuracy(num_heads: int) -> Accuracy:
 
 def read_medusa(folder: Path, target: ModelConfig) -> MedusaCheckpoint:
     """ModelError when the folder holds no heads, heads of more than one layer, or of another shape, with both."""
-    data = read_json(folder / "config.json")
-    num_heads, hidden = data.get("medusa_num_heads"), target.hidden_size
-    if not isinstance(num_heads, int) or num_heads < 1 or data.get("medusa_num_layers", 1) != 1:
-        raise ModelError(f"{folder}/config.json: expected medusa_num_heads, and medusa_num_layers 1")
-    path = folder / WEIGHTS
-    if not path.is_file():
-        raise ModelError(f"{path} is missing")
-    stored = load_file(path)
-    tensors = {}
+    path, hidden = folder / "config.json", target.hidden_size
+    data = read_json(path)
+    num_heads = positive(path, data, "medusa_num_heads")
+    if data.get("medusa_num_layers", 1) != 1:
+        raise ModelError(f"{path}: expected medusa_num_layers 1, not {data['medusa_num_layers']!r}")
+    weights, tensors = Weights(folder, WEIGHTS), {}
     for i in range(num_heads):
         for name, shape in ((f"{i}.0.linear.weight", (hidden, hidden)), (f"{i}.0.linear.bias", (hidden,))):
-            tensor = stored.get(name)
-            found = None if tensor is None else tuple(tensor.shape)
-            if tensor is None or found != shape:
-                raise ModelError(f"{path}: tensor {name} has shape {found}, expected {shape} for this model")
-            tensors[name] = tensor.float()
-        if f"{i}.1.weight" in stored:
-            raise ModelError(f"{path}: {i}.1.weight, an output matrix of its own, is not supported")
-    token_ids = stored.get("token_ids")
-    if token_ids is not None and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < target.vocab_size:
-        raise ModelError(f"{path}: token_ids are not below the model's vocabulary of {target.vocab_size}")
-    accuracy = (data.get("outrider") or {}).get("accuracy")
-    return MedusaCheckpoint(tensors, token_ids, _accuracy(accuracy, num_heads, folder))
-
-
-def _accuracy(rows: object, num_heads: int, folder: Path) -> Accuracy:
-    if rows is None:
-        return usual_accuracy(num_heads)
-    if not isinstance(rows, list) or len(rows) != num_heads or any(len(row) != TOP_K for row in rows):
-        raise ModelError(f"{folder}/config.json: outrider.accuracy must be [{num_heads}][{TOP_K}]")
-    return tuple(tuple(float(value) for value in row) for row in rows)
+            tensors[name] = weights.take(name, *shape)
+        if f"{i}.1.weight" in weights:
+            raise ModelError(f"{folder / WEIGHTS}: {i}.1.weight, an output matrix of its own, is not supported")
+    token_ids = weights.take_integers("token_ids", -1) if "token_ids" in weights else None
+    if token_ids is not None:
+        check_draft_tokens(folder / WEIGHTS, "token_ids", token_ids, target.vocab_size)
+    return MedusaCheckpoint(tensors, token_ids, accuracy_of(path, data, usual_accuracy(num_heads), num_heads))
 
 
 def write_medusa(
@@ -124,7 +107,7 @@ class MedusaDrafter:
     """Has no memory but the last state. Greedy and warm requests get the calibrated tree, hot ones a drawn chain."""
 
     def __init__(self, heads: MedusaHeads, request: GenerateRequest, *, is_chain: bool = False) -> None:
-        """`is_chain`: the likeliest token of each head in place of a tree."""
+        """`is_chain`: the likeliest token of each head in place of a tree; only `outrider bench heads` drafts so."""
         self.points = heads.points
         self._heads = heads
         self._request = request

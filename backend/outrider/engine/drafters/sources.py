@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -67,6 +68,7 @@ class DrafterSources:
         self._memory: dict[str, DraftMemory] = {}
         self._warnings: dict[str, str | None] = {}
         self._info: dict[str, dict[str, Any]] = {}
+        self._digests: dict[str, str] = {}
         self._makers: dict[str, Callable[[GenerateRequest], Drafter]] = {
             "ngram": lambda request: NgramDrafter(request.prompt_ids),
             "suffix": lambda request: SuffixDrafter(request.prompt_ids, self._store, request.cache_salt),
@@ -92,12 +94,14 @@ class DrafterSources:
             forward = partial(forward, head=head)
         self._makers["layer_skip"] = partial(self._model_chain, forward, memory)
         self._memory["layer_skip"], self._warnings["layer_skip"] = memory, layers.warning
+        self._digests["layer_skip"] = _digest(repr((sorted(layers.skip), layers.num_head_tokens)).encode())
         worth = None if layers.worth is None else layers.worth.model_dump()
         self._info["layer_skip"] = {"skip": layers.skip, "num_head_tokens": layers.num_head_tokens, "worth": worth}
 
     def _use_draft_model(self, folder: Path, tokenizer: Tokenizer, *, is_int8: bool) -> None:
         draft = load_draft_model(folder, self._target, tokenizer, is_int8=is_int8)
         memory = DraftMemory(draft.model, self._max_positions)
+        self._digests["draft_model"] = folder_digest(folder, is_int8=is_int8)
         self._makers["draft_model"] = partial(self._model_chain, draft.model.forward, memory)
         self._memory["draft_model"], self._warnings["draft_model"] = memory, draft.warning
         self._info["draft_model"] = {
@@ -113,7 +117,9 @@ class DrafterSources:
             raise ModelError(f"{folder}: a head for {name} was given before")
         num_caches = self._max_positions // self._target.config.context_length
         memory = DraftMemory(head, self._max_positions + num_caches * blocks_for(EXTRA_ROWS) * BLOCK_SIZE)
-        settings = EagleSettings(accuracy=head.accuracy, min_gain=_step_cost(cost, name))
+        self._digests[name] = folder_digest(folder, is_int8=is_int8)
+        min_gain = 0.0 if cost is None else _step_cost(cost.with_drafters(self._digests), name)
+        settings = EagleSettings(accuracy=head.accuracy, min_gain=min_gain)
         self._makers[name] = lambda request: EagleDrafter(head, memory, request, settings)
         self._memory[name], self._warnings[name] = memory, None
         self._info[name] = {"folder": str(folder), "weight_bytes": head.weight_bytes, "is_int8": is_int8}
@@ -121,12 +127,18 @@ class DrafterSources:
     def _use_medusa(self, folder: Path, *, is_int8: bool) -> None:
         heads = MedusaHeads(folder, self._target, is_int8=is_int8)
         self._makers["medusa"] = lambda request: MedusaDrafter(heads, request)
+        self._digests["medusa"] = folder_digest(folder, is_int8=is_int8)
         self._info["medusa"] = {"folder": str(folder), "weight_bytes": heads.weight_bytes, "is_int8": is_int8}
 
     @property
     def makers(self) -> Mapping[str, Callable[[GenerateRequest], Drafter]]:
         """By name, the drafters that this engine offers."""
         return self._makers
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """By drafter that has weights or layers: of these and their type; its costs are known only for the same."""
+        return self._digests
 
     @property
     def memory(self) -> Mapping[str, DraftMemory]:
@@ -171,8 +183,22 @@ class DrafterSources:
         return ModelChainDrafter(forward, memory, max_tokens, prompt_ids, law, noise_at, vocab_size)
 
 
-def _step_cost(cost: CostTable | None, name: str) -> float:
+def folder_digest(folder: Path, *, is_int8: bool) -> str:
+    """Of what a draft model's or a head's folder holds, and in how many bits it is used."""
+    files = sorted(path for ending in ("config.json", "*.safetensors", "*.pt") for path in folder.glob(ending))
+    whole = f"int8 {is_int8}"
+    for path in files:
+        with path.open("rb") as file:
+            whole += f" {path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}"
+    return _digest(whole.encode())
+
+
+def _digest(what: bytes) -> str:
+    return hashlib.sha256(what).hexdigest()[:16]
+
+
+def _step_cost(cost: CostTable, name: str) -> float:
     """A draft step in plain rounds, as measured here; 0 where it was not."""
-    if cost is None or name not in cost.drafters:
+    if name not in cost.drafters:
         return 0.0
     return cost.drafters[name].step_s / cost.at(1, 1, cost.contexts[0])

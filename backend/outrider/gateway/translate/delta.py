@@ -35,37 +35,38 @@ class Delta:
 
 
 def read_delta(chunk: Mapping[str, Any]) -> Delta:
-    """Of a chunk, or of a whole completion as if it had come in one. LaneFailed where it is not of chat's shape."""
-    usage = _member(chunk, "usage", dict)
+    """Of a chunk, or of a whole completion as if it had come in one. LaneFailed for what is of the wrong type."""
+    usage = chunk.get("usage")
+    known = usage if isinstance(usage, Mapping) else None
     choices = choices_of(chunk)
     if not choices:
-        return Delta(usage=usage)
+        return Delta(usage=known)
     choice = choices[0]
-    said = _member(choice, "delta", dict) or _member(choice, "message", dict) or {}
+    said = _typed(choice, "delta", dict) or _typed(choice, "message", dict) or {}
     return Delta(
-        reasoning=_member(said, "reasoning_content", str) or "",
-        content=_member(said, "content", str) or "",
-        calls=[_call(i, call) for i, call in enumerate(_member(said, "tool_calls", list) or [])],
-        finish_reason=_member(choice, "finish_reason", str),
+        reasoning=_typed(said, "reasoning_content", str) or "",
+        content=_typed(said, "content", str) or "",
+        calls=[_call(i, call) for i, call in enumerate(_typed(said, "tool_calls", list) or [])],
+        finish_reason=_typed(choice, "finish_reason", str),
         matched_stop=choice.get("matched_stop"),
-        usage=usage,
+        usage=known,
     )
 
 
 def _call(i: int, call: object) -> CallDelta:
     if not isinstance(call, dict):
         raise LaneFailed("the lane sent a tool call that is not an object")
-    function = _member(call, "function", dict) or {}
-    index = _member(call, "index", int)
-    name, arguments = _member(function, "name", str), _member(function, "arguments", str)
-    return CallDelta(i if index is None else index, _member(call, "id", str), name, arguments or "")
+    function = _typed(call, "function", dict) or {}
+    index, arguments = _typed(call, "index", int), _typed(function, "arguments", str) or ""
+    return CallDelta(i if index is None else index, _typed(call, "id", str), _typed(function, "name", str), arguments)
 
 
-def _member(value: Mapping[str, Any], name: str, kind: type[_T]) -> _T | None:
+def _typed(value: Mapping[str, Any], name: str, kind: type[_T]) -> _T | None:
+    """The member; None where it is null or missing."""
     found = value.get(name)
     if found is None or isinstance(found, kind):
         return found
-    raise LaneFailed(f"the lane sent a {name} that is not of type {kind.__name__}")
+    raise LaneFailed(f"the lane sent a chunk whose {name} is a {type(found).__name__}")
 
 
 def count(usage: Mapping[str, Any], name: str, part: str | None = None) -> int:

@@ -64,8 +64,9 @@ def _messages(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         elif kind == "tool_result" and role == "user":
             results.append(_result(block, place))
         elif kind == "thinking" and role == "assistant":
-            # An answer of ours that comes back: models are not shown their earlier thoughts.
+            # Of our own answers only, which are not signed; it is not said to the model again.
             check(block, {"type", "thinking"}, {"signature": ("",)}, f"{place}.")
+            required(block, "thinking", str, f"{place}.")
         else:
             raise refused(f"{place}.type")
     said: dict[str, Any] = {"role": role, "content": "".join(texts)} | ({"tool_calls": calls} if calls else {})

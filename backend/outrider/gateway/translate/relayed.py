@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import orjson
 
 from outrider.dispatch.run import Run
-from outrider.errors import APIError, LaneFailed
+from outrider.errors import APIError
 from outrider.gateway.stream import StreamRelay
 from outrider.gateway.translate.delta import Delta, read_delta
 from outrider.gateway.translate.messages_answer import MessagesAnswer
@@ -125,14 +125,13 @@ class TranslatedRelay:
         return self._answer.error_event(error)
 
     def _told(self, raw: bytes) -> bytes:
-        """Of whole events of chat; those before one that is none stay told."""
+        """Of whole events of chat. Stops at one that is none."""
         out = []
         try:
             for event in self._decoder.feed(raw):
                 out.append(self._take(event))
-        except LaneFailed as error:
-            if self.failure is None:
-                self._inner.fail(error)
+        except APIError as error:
+            self._inner.fail(error)
         return b"".join(out)
 
     def _take(self, event: Event) -> bytes:
@@ -151,7 +150,7 @@ class TranslatedRelay:
 
 
 async def translated_body(raw: bytes, answer: Answer) -> bytes:
-    """The route's whole answer, for that of a chat."""
+    """The route's whole answer, for that of a chat. LaneFailed when that is none."""
     completion = read_object(raw)
     answer.feed(read_delta(completion))
     answer.complete()

@@ -73,8 +73,7 @@ def messages_of(items: Sequence[object], name: str = "input") -> list[dict[str, 
         elif kind == "function_call_output":
             messages.append(_call_output(item, where))
         elif kind == "reasoning":
-            # An answer of ours that comes back: models are not shown their earlier thoughts.
-            check(item, {"type", "id", "status", "summary", "content"}, {}, f"{where}.")
+            _check_reasoning(item, where)
         else:
             raise refused(f"{where}.type")
     return messages
@@ -93,6 +92,12 @@ def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     check(item, {"type", "call_id", "name", "arguments", "id", "status"}, {}, f"{where}.")
     function = {name: required(item, name, str, f"{where}.") for name in ("name", "arguments")}
     return {"id": required(item, "call_id", str, f"{where}."), "type": "function", "function": function}
+
+
+def _check_reasoning(item: Mapping[str, Any], where: str) -> None:
+    """Of our own answers only. What was thought is not said to the model again, whoever keeps the conversation."""
+    check(item, {"type", "id", "status", "content"}, {"summary": ([],)}, f"{where}.")
+    joined_text(item.get("content") or [], f"{where}.content", ("reasoning_text",))
 
 
 def _call_output(item: Mapping[str, Any], where: str) -> dict[str, Any]:
