@@ -126,6 +126,8 @@ class Dispatcher:
             counts_proposed=lane.abilities.counts_proposed, router=self._router,
             max_retries=self._admission.limits.max_retries, kept=self._replays.keep(call),
         )  # fmt: skip
+        after_ms = self.policies.policy(decision.workload).hedge_after_ms
+        run.hedge_after_s = None if after_ms is None else after_ms / 1000
         run.sent_s = time.monotonic()
         lane.enter(run.sent_s)
         return run

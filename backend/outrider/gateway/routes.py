@@ -185,7 +185,11 @@ class Routes:
 async def _attempt(request: web.Request, job: Job, run: Run) -> web.StreamResponse:
     limits = {} if job.call.key is None else job.call.key.headers()
     request[ALWAYS_HEADERS] = plan_headers(run) | limits
-    if job.call.is_stream:
-        return await relay_stream(request, job.relay(run))
-    body, headers = await job.body(run)
+    try:
+        if job.call.is_stream:
+            return await relay_stream(request, job.relay(run))
+        body, headers = await job.body(run)
+    finally:
+        if run.hedged:  # perhaps on another lane now
+            request[ALWAYS_HEADERS] = plan_headers(run) | limits
     return web.Response(body=body, headers={"Content-Type": "application/json", **headers})
