@@ -200,3 +200,19 @@ def test_the_readme_points_at_things_that_exist() -> None:
     for verb in re.findall(r"\bmake ([a-z]+(?:-[a-z]+)*)\b(?=[` ]|$)", readme, re.MULTILINE):
         assert re.search(rf"^{verb}:", makefile, re.MULTILINE), verb
     assert len(readme.splitlines()) <= 150
+
+
+def test_the_picture_of_the_packages_is_true() -> None:
+    """Each arrow of the architecture page is an import, and no import between those packages lacks its arrow."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = set(re.findall(r"^  (\w+) --> (\w+)$", page, re.MULTILINE))
+    left_out = LEAVES | {"core", "errors", "config", "profiles", "telemetry", "cli", "__init__", "__main__"}
+    packages = {package_of(path) for path in FILES} - left_out
+    imported = {
+        (package_of(path), name.split(".")[1])
+        for path in FILES
+        for name in imports_of(parsed(path))
+        if name.startswith("outrider.") and package_of(path) in packages
+    }
+    assert drawn == {(one, other) for one, other in imported if other in packages and one != other}
+    assert packages == set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) | {"app"}

@@ -25,7 +25,7 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 class Section(BaseModel):
     """Base of all sections: unknown keys stop the start."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 LaneName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
