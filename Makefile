@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 JSON_ARG = $(if $(JSON),--json $(JSON))
 
 .PHONY: demo serve test test-sglang sglang-env check conformance
-.PHONY: bench bench-policy bench-gateway bench-load model format lock clean
+.PHONY: bench bench-policy bench-gateway bench-load docs model format lock clean
 
 demo: model
 	@$(BIN)/outrider demo
@@ -55,6 +55,10 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The pages of docs/reference, from the code.
+docs: $(READY)
+	$(BIN)/python docs/generate.py
 
 model: $(READY)
 	@$(BIN)/outrider model pull

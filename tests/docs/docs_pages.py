@@ -24,7 +24,8 @@ _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Marks of blocks that no test runs; the words around them say so, too.
 UNRUN = {"needs-gpu", "needs-cluster"}
 _PORTS = (8000, 30000)
-_READY_S, _END_S = 240.0, 60.0
+#: How long a command may take on a busy machine, and a server to stop.
+_END_S, _STOP_S = 600.0, 60.0
 
 
 class Block(NamedTuple):
@@ -82,29 +83,29 @@ class Reader:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=_READY_S,
+            timeout=_END_S,
             check=False,
         )
         assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
 
     def _start(self, command: str) -> None:
         (port,) = re.findall(r"--port (\d+)", command)
-        log = (self._folder / f"{port}.log").open("wb")
-        self._servers.append(
-            subprocess.Popen(command.split(), cwd=self._folder, env=self._environment, stdout=log, stderr=log)
-        )
-        ends_at_s = time.monotonic() + _READY_S
+        with (self._folder / f"{port}.log").open("wb") as log:
+            self._servers.append(
+                subprocess.Popen(command.split(), cwd=self._folder, env=self._environment, stdout=log, stderr=log)
+            )
+        ends_at_s = time.monotonic() + _END_S
         while not _answers(f"http://127.0.0.1:{port}/ready"):
             is_alive = self._servers[-1].poll() is None and time.monotonic() < ends_at_s
             assert is_alive, (self._folder / f"{port}.log").read_text(encoding="utf-8")
             time.sleep(0.2)
 
     def close(self) -> None:
-        """Stop the servers as Ctrl-C does, the last one first; all end well."""
+        """Stop the servers as Ctrl-C does, the last one first; all end well, or say that it was Ctrl-C."""
         for server in reversed(self._servers):
             server.send_signal(signal.SIGINT)
-        codes = [server.wait(_END_S) for server in reversed(self._servers)]
-        assert not any(codes), codes
+        codes = [server.wait(_STOP_S) for server in reversed(self._servers)]
+        assert set(codes) <= {0, 130}, codes
 
 
 def _answers(url: str) -> bool:

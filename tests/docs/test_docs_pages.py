@@ -17,7 +17,7 @@ _LANGUAGES = {"sh", "python", "yaml", "json", "diff", "mermaid"}
 
 
 @pytest.mark.model
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if p.name not in _ELSEWHERE and blocks_of(p)], ids=lambda page: page.stem
 )
