@@ -19,6 +19,8 @@ from outrider.policy.limits import policy_schema
 from outrider.telemetry.metrics import Metrics
 
 _ROOT = Path(__file__).parents[1]
+#: Signatures look the same whether or not a formatter is installed, which would be used.
+sys.modules["black"] = None  # type: ignore[assignment]
 
 
 def main(folder: Path) -> None:
