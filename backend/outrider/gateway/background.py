@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 #: Numbers of events are ours to give.
 _ID_LINE = re.compile(rb"^id(?::[^\r\n]*)?(?:\r\n|\n|\r)", re.MULTILINE)
 
+#: Between two looks at a run that another process of this machine may have.
+_SHARED_POLL_S = (0.05, 0.5)
+
 
 class Background:
     """The book of runs over a store, and its worker."""
@@ -78,13 +81,21 @@ class Background:
         return work
 
 
-def opened(config: Config, dispatcher: Dispatcher, pool: Pool, keys: KeyRing) -> Background | None:
-    """None where no store is configured; what talks to databases is loaded only where one is. ConfigError."""
+def opened(
+    config: Config, dispatcher: Dispatcher, pool: Pool, keys: KeyRing, *, is_shared: bool = False
+) -> Background | None:
+    """None where no store is configured; what talks to databases is loaded only where one is. ConfigError.
+
+    `is_shared`: runs of other processes are asked for here as often as our own.
+    """
     if config.runs.url is None:
         return None
     from outrider.runs.store import RunStore
 
-    return Background(RunStore(config.runs), dispatcher, pool, keys, config)
+    found = Background(RunStore(config.runs), dispatcher, pool, keys, config)
+    if is_shared:
+        found.book.poll_s = _SHARED_POLL_S
+    return found
 
 
 @dataclass(slots=True)
