@@ -82,7 +82,8 @@ class Gateway:
 
     @property
     def orders(self) -> Orders:
-        return Orders(self.pool, self.metrics, self.reload)
+        look = (lambda: None) if self.runs is None else self.runs.book.look_now.set
+        return Orders(self.pool, self.metrics, self.reload, look)
 
     def reload(self) -> str | None:
         """Read policies and keys again. What is wrong is returned and nothing changes: the last good ones stay."""
@@ -123,16 +124,15 @@ def build(
 
     A `member` of several workers has its share of the limits, and lanes that its parent launches.
     """
-    share = ALONE if member is None else member.share
-    metrics = Metrics(worker=None if member is None else str(share.index))
+    share, worker = (ALONE, None) if member is None else (member.share, member.share.index)
+    metrics = Metrics(worker)
     client = LaneClient(metrics)
     own = launched(config) if lanes is None and member is None else ()
     supervisors = tuple(_supervisor(one, metrics) for one in own)
-    pool = Pool(lanes if lanes is not None else [supervisor.lane for supervisor in supervisors])
+    pool = Pool([one.lane for one in supervisors] if lanes is None else lanes)
     if member is not None:
         pool = Pool(member.lanes, member.drained)
-    foreign = [one for one in config.lanes if isinstance(one, UrlSection)] if lanes is None else ()
-    rolls = tuple(Roll(one, pool, client) for one in foreign)
+    rolls = tuple(Roll(one, pool, client) for one in config.lanes if lanes is None and isinstance(one, UrlSection))
     config = share.of_config(config)
     admission = Admission(config.admission)
     store = None if config.policy.learning is None else LearningStore(config.policy.learning, share.index)
@@ -148,7 +148,7 @@ def build(
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
     app = web.Application(middlewares=[boundary(metrics), guard(keys)], client_max_size=config.server.max_body_bytes)
     every = gateway.orders.here if member is None else member.every
-    Routes(dispatcher, pool, config=config, every=every, background=runs).add_to(app.router)
+    Routes(dispatcher, pool, config, every=every, background=runs, worker=worker).add_to(app.router)
     app[GATEWAY] = gateway
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.extend([_traced, _client_open, _lanes_running, lambda _: lag_measured(metrics)])

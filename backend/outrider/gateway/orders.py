@@ -22,6 +22,8 @@ class Orders:
     metrics: Metrics
     reload: Callable[[], str | None]
     """Reads policies and keys again; says what is wrong with them, None when nothing is."""
+    look: Callable[[], None]
+    """Sees at once which runs of ours are to be cancelled."""
 
     def carry_out(self, order: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """`problem` in the answer says why it could not be done."""
@@ -30,6 +32,9 @@ class Orders:
                 return {"problem": self.reload()}
             case "drain":
                 return self._drain(given["lane"], is_draining=given["is_draining"])
+            case "look":
+                self.look()
+                return {}
             case "page":
                 return {"page": self._page()}
         return {"problem": f"there is no order {order}"}

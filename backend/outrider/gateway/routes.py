@@ -36,19 +36,24 @@ class Routes:
         self,
         dispatcher: Dispatcher,
         pool: Pool,
-        *,
         config: Config,
+        *,
         every: Every,
         background: Background | None = None,
+        worker: int | None = None,
     ) -> None:
-        """`every` reaches all processes of the gateway, this one too; `background` is None where no runs are kept."""
+        """`every` reaches all processes of the gateway, this one too; `worker` is its number when there are several.
+
+        `background` is None where no runs are kept.
+        """
         self._dispatcher = dispatcher
         self._pool = pool
         self._server = config.server
         self._limits = config.admission
         self._every = every
         self._desk = Desk(pool, None) if background is None else background.desk
-        self._runs = RunRoutes(background)
+        self._runs = RunRoutes(background, every)
+        self._worker = worker
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         for path in ROUTES:
@@ -133,12 +138,16 @@ class Routes:
         return json_response(body, 200 if is_ready else 503)
 
     async def list_lanes(self, _request: web.Request) -> web.Response:
-        """Every lane with its abilities, its load and where its profile is wrong; the workloads and their files."""
+        """Every lane with its abilities, its load and where its profile is wrong; the workloads and their files.
+
+        With several workers, as the one that answers sees it, whose number is given.
+        """
         files = self._dispatcher.files
         body = {
             "lanes": self._pool.describe(),
             "workloads": self._dispatcher.policies.workloads,
             "policies": {"hash": files.digest, "problem": files.problem},
+            "worker": self._worker,
         }
         return json_response(body)
 

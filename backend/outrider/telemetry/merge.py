@@ -12,9 +12,9 @@ _BEGIN = "# HELP "
 class LabelledRegistry(CollectorRegistry):
     """Every sample says which worker it is of: each is a series of its own, since each begins anew by itself."""
 
-    def __init__(self, worker: str) -> None:
+    def __init__(self, worker: int) -> None:
         super().__init__()
-        self._worker = worker
+        self._worker = str(worker)
 
     def collect(self) -> Iterable[Metric]:
         for metric in super().collect():
