@@ -153,6 +153,7 @@ def build(
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.extend([_traced, _client_open, _lanes_running, lambda _: lag_measured(metrics)])
     if runs is not None:
+        runs.shown_in(metrics)
         app.cleanup_ctx.append(runs.running)
     if store is not None:
         app.cleanup_ctx.append(lambda _: kept(store, files.learner, learning_key(config)))

@@ -25,6 +25,7 @@ from outrider.runs.work import Work, Writer
 from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.pool import Pool
 from outrider.sse import SSEDecoder
+from outrider.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from outrider.runs.store import RunStore
@@ -54,6 +55,14 @@ class Background:
             except StoreUnavailable as error:
                 raise ConfigError(f"runs.url: {error.message}") from error
             yield
+
+    def shown_in(self, metrics: Metrics) -> None:
+        """How the book stands, on every scrape."""
+        metrics.watch_runs(
+            num_open=lambda: self.book.num_open,
+            num_unsaved=lambda: len(self.book.unsaved),
+            is_healthy=lambda: self.book.state == "ok",
+        )
 
     async def prepare(self, record: Record) -> Work:
         """Read the request anew, by the keys that are in force now. Unauthorized, InvalidRequest."""
