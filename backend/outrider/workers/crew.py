@@ -75,7 +75,10 @@ class Crew:
     async def _keep(self, index: int) -> None:
         backoff = Backoff()
         while True:
-            code, lived_s = await self._live_once(index)
+            try:
+                code, lived_s = await self._live_once(index)
+            except OSError as error:
+                code, lived_s, self._problem = 1, 0.0, f"worker {index} cannot be started: {error.strerror}"
             if self._stopping.is_set():
                 return
             if not self._served[index].is_set():

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -23,6 +25,7 @@ _LISTENS = re.compile(rb"gateway listens on (\S+)")
 _START_S = 120.0
 _STOP_S = 30.0
 _POLL_S = 0.1
+_PROBES = 16
 
 
 @contextmanager
@@ -47,14 +50,16 @@ def served(num_workers: int, lane_urls: Sequence[str]) -> Iterator[Server]:
                 env=inherited_environment() | {"OUTRIDER_CACHE": name},
             )  # fmt: skip
             try:
-                yield Server(f"{num_workers} workers", _url(process, log), process.pid)
+                url = _url(process, log)
+                _wait_for_workers(url)
+                yield Server(f"{num_workers} workers", url, process.pid)
             finally:
                 _stop(process)
 
 
 def _url(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:
-    """Once the lanes are ready."""
-    ends_s = time.monotonic() + _START_S
+    """Once the command says that the lanes are ready."""
+    said, ends_s = b"", time.monotonic() + _START_S
     while process.poll() is None and time.monotonic() < ends_s:
         log.seek(0)
         said = log.read()
@@ -63,6 +68,23 @@ def _url(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:
             return found[1].decode()
         time.sleep(_POLL_S)
     raise TimeoutError(f"the gateway did not start: {said.decode(errors='replace')[-1000:]}")
+
+
+def _wait_for_workers(url: str) -> None:
+    """Each of them looks after the lanes by itself; so many connections meet all."""
+    ends_s = time.monotonic() + _START_S
+    while not all(_is_ready(url) for _ in range(_PROBES)):
+        if time.monotonic() > ends_s:
+            raise TimeoutError("some worker of the gateway has no lane")
+        time.sleep(_POLL_S)
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/ready", timeout=_STOP_S) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError:
+        return False
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

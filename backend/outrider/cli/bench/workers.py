@@ -86,12 +86,13 @@ class _Bench:
 
         await asyncio.gather(*map(caller, wires))
         lasted_s = time.monotonic() - began_s
-        used = [after - since for after, since in zip(self._used(), before, strict=True)]
+        gateway_s, lanes_s, client_s, machine_s = (b - a for a, b in zip(before, self._used(), strict=True))
         answered = await self._answered() - answered
         for wire in wires:
             wire.close()
         busiest = max(answered.values()) / answered.total()
-        return Seen(self._num_workers, next(count), lasted_s, *used, busiest)
+        num_done = next(count)
+        return Seen(self._num_workers, num_done, lasted_s, gateway_s, lanes_s, client_s, machine_s, busiest)
 
     def _used(self) -> tuple[float, float, float, float]:
         lanes_s = sum(cpu_s(lane.pid) for lane in self._lanes)
