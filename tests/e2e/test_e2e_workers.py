@@ -202,7 +202,7 @@ def command_of(pid):
 async def test_what_is_wrong_for_a_worker_stops_the_start_in_one_line(tmp_path):
     """Although the parent cannot see it; nothing is left running."""
     runs, lanes = {"url": "sqlite+aiosqlite:////nowhere/at/all.sqlite"}, [{"name": "a", "kind": "url", "urls": [FAR]}]
-    with pytest.raises(AssertionError, match="outrider: runs.url: /nowhere/at/all.sqlite") as caught:
+    with pytest.raises(AssertionError, match=r"outrider: runs\.url: /nowhere/at/all\.sqlite") as caught:
         async with crew_over(lanes, tmp_path, runs=runs):
             pass
     assert "Traceback" not in str(caught.value)
