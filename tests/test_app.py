@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import signal
 import socket
 import ssl
-import sys
 import time
 
 import aiohttp
@@ -26,6 +24,7 @@ from outrider.policy.learning import Learner
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.scripted import ScriptedLane
 from outrider.runtimes.scripted_replies import Fault, Reply
+from processes import children_of, is_alive, read_until, start_command
 
 EVENTS = (("Content-Type", "text/event-stream"),)
 DELTA = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
@@ -209,49 +208,6 @@ async def test_with_a_certificate_it_serves_https(tmp_path, certificate):
     with pytest.raises(ConfigError, match="tls_certificate"):
         async with serving(config(tls_certificate=tmp_path / "none.pem"), lanes=[]):
             pass
-
-
-def children_of(pid):
-    """Process ids of the direct children that are not zombies."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as file:
-                    fields = file.read().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == pid and fields[0] != "Z":
-                found.append(int(entry))
-    return found
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-async def start_command(cache, *arguments):
-    """With a cache folder of its own, where it keeps runs."""
-    command = [sys.executable, "-m", "outrider", "serve", "--port", "0", *arguments]
-    return await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env=os.environ | {"OUTRIDER_CACHE": str(cache)},
-    )  # fmt: skip
-
-
-async def read_until(stream, pattern):
-    """Output up to the first match of `pattern`."""
-    text = ""
-    async with asyncio.timeout(60):
-        while not (match := re.search(pattern, text)):
-            data = await stream.read(4096)
-            assert data, f"the command ended: {text}"
-            text += data.decode()
-    return match
 
 
 async def test_the_command_shows_a_failing_lane_and_ends_on_ctrl_c(tmp_path):

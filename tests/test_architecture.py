@@ -51,7 +51,7 @@ ALLOWED = {
     "workloads": {"sdk", "core", "errors", "policy.plan"},
     "sglang_plugin": {"speculation"},
 }
-ANYTHING = {"app", "cli", "__main__", "__init__"}
+ANYTHING = {"app", "cli", "workers", "__main__", "__init__"}
 #: Foreign package -> where it may be imported at all.
 FENCES = {
     "torch": {"engine", "speculation", "training", "cli", "sglang_plugin"},

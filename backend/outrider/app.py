@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import signal
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +17,6 @@ from aiohttp import web
 from outrider.config import (
     Config,
     LaneSection,
-    ServerSection,
     SGLangSection,
     TracingSection,
     UrlSection,
@@ -37,6 +35,8 @@ from outrider.errors import ConfigError, SetupError
 from outrider.gateway.access import guard
 from outrider.gateway.background import Background, opened
 from outrider.gateway.boundary import add_headers, boundary
+from outrider.gateway.listening import listen
+from outrider.gateway.orders import Orders
 from outrider.gateway.routes import Routes
 from outrider.policy.loader import Source
 from outrider.policy.reload import PolicyFiles
@@ -51,6 +51,8 @@ from outrider.runtimes.supervisor import Supervisor
 from outrider.telemetry.lag import lag_measured
 from outrider.telemetry.metrics import Metrics
 from outrider.telemetry.tracing import Tracing, tracing_to
+from outrider.workers.member import Member, launched
+from outrider.workers.share import ALONE, Share
 
 logger = logging.getLogger(__name__)
 
@@ -73,14 +75,20 @@ class Gateway:
     config: Config
     rolls: tuple[Roll, ...] = ()
     runs: Background | None = None
+    share: Share = ALONE
     url: str = ""
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     """Set: do not wait for running requests on shutdown."""
 
+    @property
+    def orders(self) -> Orders:
+        look = (lambda: None) if self.runs is None else self.runs.book.look_now.set
+        return Orders(self.pool, self.metrics, self.reload, look)
+
     def reload(self) -> str | None:
         """Read policies and keys again. What is wrong is returned and nothing changes: the last good ones stay."""
         try:
-            sections = load_keys(self.config.auth)
+            sections = self.share.of_keys(load_keys(self.config.auth))
         except SetupError as error:
             return self._refused(error.message)
         files = self.dispatcher.files
@@ -103,37 +111,49 @@ class Gateway:
 
 
 GATEWAY = web.AppKey("gateway", Gateway)
+OnReady = Callable[[Gateway], Coroutine[None, None, None]]
 
 
 def build(
     config: Config,
     lanes: Sequence[Lane] | None = None,
     on_outcome: Callable[[Call, Outcome], None] | None = None,
+    member: Member | None = None,
 ) -> web.Application:
-    """Make and connect all parts; nothing runs yet. `lanes` replace the configured ones and are not supervised."""
-    metrics = Metrics()
+    """Make and connect all parts; nothing runs yet. `lanes` replace the configured ones and are not supervised.
+
+    A `member` of several workers has its share of the limits, and lanes that its parent launches.
+    """
+    share, worker = (ALONE, None) if member is None else (member.share, member.share.index)
+    metrics = Metrics(worker)
     client = LaneClient(metrics)
-    sections = config.lanes if lanes is None else ()
-    supervisors = tuple(_supervisor(one, metrics) for one in sections if not isinstance(one, UrlSection))
-    pool = Pool(lanes if lanes is not None else [supervisor.lane for supervisor in supervisors])
-    rolls = tuple(Roll(one, pool, client) for one in sections if isinstance(one, UrlSection))
+    own = launched(config) if lanes is None and member is None else ()
+    supervisors = tuple(_supervisor(one, metrics) for one in own)
+    pool = Pool([one.lane for one in supervisors] if lanes is None else lanes)
+    if member is not None:
+        pool = Pool(member.lanes, member.drained)
+    rolls = tuple(Roll(one, pool, client) for one in config.lanes if lanes is None and isinstance(one, UrlSection))
+    config = share.of_config(config)
     admission = Admission(config.admission)
-    store = None if config.policy.learning is None else LearningStore(config.policy.learning)
+    store = None if config.policy.learning is None else LearningStore(config.policy.learning, share.index)
     learner = None if store is None else store.load(learning_key(config))
     directory = config.policy.directory or packaged_data("policies")
     files = PolicyFiles(Source([directory], config.policy.default, env=inherited_environment()), learner)
     dispatcher = Dispatcher(admission, pool, client, files, metrics, on_outcome)
     dispatcher.store, dispatcher.tracing = store, _tracing(config.tracing)
-    keys = KeyRing(load_keys(config.auth), time.monotonic(), may_change=config.auth.keys_file is not None)
-    runs = opened(config, dispatcher, pool, keys)
-    gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls, runs)
+    sections = share.of_keys(load_keys(config.auth))
+    keys = KeyRing(sections, time.monotonic(), may_change=config.auth.keys_file is not None)
+    runs = opened(config, dispatcher, pool, keys, is_shared=member is not None)
+    gateway = Gateway(pool, admission, dispatcher, client, metrics, supervisors, keys, config, rolls, runs, share)
     metrics.watch(num_in_flight=lambda: admission.num_in_flight, num_queued=lambda: admission.num_queued)
     app = web.Application(middlewares=[boundary(metrics), guard(keys)], client_max_size=config.server.max_body_bytes)
-    Routes(dispatcher, pool, metrics, config=config, reload=gateway.reload, background=runs).add_to(app.router)
+    every = gateway.orders.here if member is None else member.every
+    Routes(dispatcher, pool, config, every=every, background=runs, worker=worker).add_to(app.router)
     app[GATEWAY] = gateway
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.extend([_traced, _client_open, _lanes_running, lambda _: lag_measured(metrics)])
     if runs is not None:
+        runs.shown_in(metrics)
         app.cleanup_ctx.append(runs.running)
     if store is not None:
         app.cleanup_ctx.append(lambda _: kept(store, files.learner, learning_key(config)))
@@ -216,43 +236,24 @@ async def serving(
     *,
     lanes: Sequence[Lane] | None = None,
     on_outcome: Callable[[Call, Outcome], None] | None = None,
+    member: Member | None = None,
 ) -> AsyncIterator[Gateway]:
     """A listening gateway for the block, through the runner that `run` uses too.
 
     ConfigError when the address cannot be listened on, PolicyError when a policy is wrong.
     """
     config = config or Config()
-    app = build(config, lanes, on_outcome)
+    app = build(config, lanes, on_outcome, member)
     # Without handler_cancellation a client that leaves would not be noticed before the next write.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_UNWIND_S,
         max_line_size=config.server.max_header_bytes, max_field_size=config.server.max_header_bytes)  # fmt: skip
     await runner.setup()
     try:
-        await _listen(runner, config.server)
         gateway = app[GATEWAY]
-        (host, port), scheme = runner.addresses[0][:2], "https" if config.server.tls_certificate else "http"
-        gateway.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        gateway.url = await listen(runner, config.server, shares_port=member is not None)
         yield gateway
     finally:
         await _shut_down(runner, app[GATEWAY], config.server.shutdown_grace_s)
-
-
-async def _listen(runner: web.AppRunner, server: ServerSection) -> None:
-    try:
-        await web.TCPSite(runner, server.host, server.port, ssl_context=_tls(server)).start()
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {server.host}:{server.port}: {error.strerror}") from error
-
-
-def _tls(server: ServerSection) -> ssl.SSLContext | None:
-    if server.tls_certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(server.tls_certificate, server.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"server.tls_certificate: {server.tls_certificate} cannot be used: {error}") from error
-    return context
 
 
 async def _shut_down(runner: web.AppRunner, gateway: Gateway, grace_s: float) -> None:
@@ -274,13 +275,13 @@ async def _shut_down(runner: web.AppRunner, gateway: Gateway, grace_s: float) ->
     await runner.cleanup()
 
 
-async def run(config: Config, *, on_ready: Callable[[Gateway], Coroutine[None, None, None]] | None = None) -> None:
+async def run(config: Config, *, on_ready: OnReady | None = None, member: Member | None = None) -> None:
     """Serve until SIGINT or SIGTERM; a second signal stops at once.
 
     `on_ready` runs beside the serving from the moment that the gateway listens, and is cancelled with it.
     """
     stop = asyncio.Event()
-    async with serving(config) as gateway:
+    async with serving(config, member=member) as gateway:
 
         def on_signal() -> None:
             if stop.is_set():

@@ -147,3 +147,22 @@ async def test_a_last_write_that_fails_closes_the_file_too(tmp_path: Path):
     assert await anext(keeping, None) is None
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         store.load(KEY)
+
+
+async def test_processes_that_share_a_file_keep_apart_what_they_learn(tmp_path: Path):
+    """Each goes on from its own; one that has nothing yet begins with the first one's; records are of all."""
+    policies, decision = decided()
+    first, second = (LearningStore(tmp_path / "learnt.sqlite", worker) for worker in (0, 1))
+    await first.save(policies.learner, KEY)
+    assert second.load(KEY).to_state(KEY) == policies.learner.to_state(KEY)
+    own = Learner()
+    own.ledger("mine").num_decided = 3
+    for store, learner in ((first, policies.learner), (second, own)):
+        store.record(decision, finished())
+        await store.save(learner, KEY)
+    assert second.load(KEY).ledgers["mine"].num_decided == 3
+    assert "mine" not in first.load(KEY).ledgers
+    assert second.load(KEY | {"build": "2"}).ledgers == {}
+    assert len(list(first.records())) == 2
+    first.close()
+    second.close()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.errors import InvalidRequest, LaneUnavailable, ModelNotFound
+from outrider.errors import InvalidRequest, LaneUnavailable, ModelNotFound, RouteNotFound
 from outrider.runtimes.lane import Lane, ModelCard
 from outrider.runtimes.pool import Pool
 
@@ -72,3 +72,17 @@ def test_models_are_listed_once_with_the_first_lanes_entry():
     """Two lanes with one model are one model."""
     cards = Pool([lane("a", "m", "n"), lane("b", "n", "o")]).models()
     assert [(card.id, card.fields["from"]) for card in cards] == [("m", "a"), ("n", "a"), ("o", "b")]
+
+
+def test_a_lane_that_is_spared_stays_so_when_it_goes_and_comes_back():
+    """By its name, until an operator says otherwise."""
+    pool = Pool([a := lane("a", "m")], drained=["b"])
+    pool.drain("a", is_draining=True)
+    pool.remove(a)
+    for name in ("a", "b"):
+        pool.add(lane(name, "m"))
+    assert [one.is_draining for one in pool.lanes] == [True, True]
+    pool.drain("b", is_draining=False)
+    assert not pool.named("b").is_draining
+    with pytest.raises(RouteNotFound):
+        pool.drain("c", is_draining=True)

@@ -1,8 +1,9 @@
-"""What commands share: running a coroutine on the fast loop, and progress of long work."""
+"""What commands share: running a coroutine on the fast loop, the log, and progress of long work."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,6 +36,18 @@ def run_async(main: Coroutine[Any, Any, None]) -> None:
             uvloop.run(main)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def set_up_logging(*, verbose: bool, access_log: bool, worker: int | None = None) -> None:
+    """Of a gateway, on standard error; lines of one of several processes say which."""
+    who = "" if worker is None else f"worker {worker} "
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.WARNING,
+        format=f"%(asctime)s %(levelname)s {who}%(name)s %(message)s",
+    )
+    if access_log:
+        logging.getLogger("outrider.access").setLevel(logging.INFO)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 def refuse(given: Mapping[str, object], why: str) -> None:

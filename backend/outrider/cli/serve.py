@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.cli.console import run_async
+from outrider.cli.console import run_async, set_up_logging
 from outrider.config import Config, RunsSection, UrlSection, cache_dir, load_config
 
 if TYPE_CHECKING:
@@ -32,20 +32,31 @@ def serve(
     model: Annotated[
         str | None, typer.Option(help="Model of every lane: a pulled model's name, or a folder.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that share the port and the lanes; more than 1 needs Linux.")
+    ] = 1,
     access_log: Annotated[bool, typer.Option(help="Log one JSON object per request.")] = False,
     verbose: Annotated[bool, typer.Option(help="Log every request and every line of the lanes.")] = False,
 ) -> None:
-    """Serve the OpenAI-compatible endpoint until Ctrl-C; a second Ctrl-C does not wait for running requests."""
+    """Serve the OpenAI-compatible endpoint until Ctrl-C; a second Ctrl-C does not wait for running requests.
+
+    With several workers a connection belongs to one of them. Each has an equal share of every limit (places, queue,
+    open runs, and each API key's, which the x-ratelimit headers show): all together never let through more, but a
+    caller whose connections all meet one worker is held to its share. A limit smaller than the number of workers is
+    refused. Each worker learns from its own requests, keeps that apart in the same file, and remembers by itself
+    which lane a conversation was on. Runs, reloads, drains and /metrics are those of all workers;
+    /outrider/lanes shows what the worker that answers has in flight.
+    """
     from outrider.app import run
 
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
-    if access_log:
-        logging.getLogger("outrider.access").setLevel(logging.INFO)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    set_up_logging(verbose=verbose, access_log=access_log)
     settings = _with_overrides(load_config(config), host, port, model)
-    run_async(run(settings, on_ready=_announce))
+    if workers == 1:
+        return run_async(run(settings, on_ready=_announce))
+    from outrider.workers import parent
+
+    how = parent.Workers(workers, verbose=verbose, access_log=access_log)
+    return run_async(parent.run(settings, how, on_ready=_announce))
 
 
 def _with_overrides(config: Config, host: str | None, port: int | None, model: str | None) -> Config:

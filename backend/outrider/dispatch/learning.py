@@ -58,8 +58,10 @@ def record_of(decision: Decision, outcome: Outcome) -> dict[str, Any]:
 class LearningStore:
     """One SQLite file: what was learnt, and the last requests. ConfigError when it cannot be used."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, worker: int = 0) -> None:
+        """Of several processes with one file each keeps what it has learnt; `worker` is its number."""
         self._path = path
+        self._row = worker + 1
         self._pending: deque[tuple[str]] = deque(maxlen=_MAX_RECORDS)
         try:
             self._db = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
@@ -70,9 +72,11 @@ class LearningStore:
             raise ConfigError(f"{path}: cannot be used as a learning store: {error}") from error
 
     def load(self, key: Mapping[str, str]) -> Learner:
-        """What was learnt on this model and build; a fresh learner when nothing was, or on others."""
-        row = self._db.execute("SELECT state FROM learnt WHERE id = 1").fetchone()
-        return Learner.from_state(None if row is None else json.loads(row[0]), dict(key))
+        """What was learnt on this model and build, by the first process where this one has nothing; a fresh learner
+        when nothing was, or on others."""
+        rows = self._db.execute("SELECT state FROM learnt WHERE id IN (1, ?) ORDER BY id DESC", (self._row,))
+        states = [json.loads(text) for (text,) in rows]
+        return Learner.from_state(next((one for one in states if one.get("key") == key), None), dict(key))
 
     async def save(self, learner: Learner, key: Mapping[str, str]) -> None:
         """Replace what was learnt and add the requests since the last time. One at a time.
@@ -90,7 +94,7 @@ class LearningStore:
     def _write(self, state: str, rows: list[tuple[str]]) -> None:
         """In one transaction."""
         with self._db:
-            self._db.execute("INSERT OR REPLACE INTO learnt VALUES (1, ?)", (state,))
+            self._db.execute("INSERT OR REPLACE INTO learnt VALUES (?, ?)", (self._row, state))
             self._db.executemany("INSERT INTO records (record) VALUES (?)", rows)
             self._db.execute("DELETE FROM records WHERE id <= (SELECT max(id) FROM records) - ?", (_MAX_RECORDS,))
 

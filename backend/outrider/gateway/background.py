@@ -25,12 +25,16 @@ from outrider.runs.work import Work, Writer
 from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.pool import Pool
 from outrider.sse import SSEDecoder
+from outrider.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from outrider.runs.store import RunStore
 
 #: Numbers of events are ours to give.
 _ID_LINE = re.compile(rb"^id(?::[^\r\n]*)?(?:\r\n|\n|\r)", re.MULTILINE)
+
+#: Between two looks at a run that another process of this machine may have.
+_SHARED_POLL_S = (0.05, 0.5)
 
 
 class Background:
@@ -51,6 +55,14 @@ class Background:
             except StoreUnavailable as error:
                 raise ConfigError(f"runs.url: {error.message}") from error
             yield
+
+    def shown_in(self, metrics: Metrics) -> None:
+        """How the book stands, on every scrape."""
+        metrics.watch_runs(
+            num_open=lambda: self.book.num_open,
+            num_unsaved=lambda: len(self.book.unsaved),
+            is_healthy=lambda: self.book.state == "ok",
+        )
 
     async def prepare(self, record: Record) -> Work:
         """Read the request anew, by the keys that are in force now. Unauthorized, InvalidRequest."""
@@ -78,13 +90,21 @@ class Background:
         return work
 
 
-def opened(config: Config, dispatcher: Dispatcher, pool: Pool, keys: KeyRing) -> Background | None:
-    """None where no store is configured; what talks to databases is loaded only where one is. ConfigError."""
+def opened(
+    config: Config, dispatcher: Dispatcher, pool: Pool, keys: KeyRing, *, is_shared: bool = False
+) -> Background | None:
+    """None where no store is configured; what talks to databases is loaded only where one is. ConfigError.
+
+    `is_shared`: runs of other processes are asked for here as often as our own.
+    """
     if config.runs.url is None:
         return None
     from outrider.runs.store import RunStore
 
-    return Background(RunStore(config.runs), dispatcher, pool, keys, config)
+    found = Background(RunStore(config.runs), dispatcher, pool, keys, config)
+    if is_shared:
+        found.book.poll_s = _SHARED_POLL_S
+    return found
 
 
 @dataclass(slots=True)

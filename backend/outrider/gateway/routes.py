@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 
 from aiohttp import web
 
@@ -21,11 +20,13 @@ from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID, json_response
 from outrider.gateway.calls import Arrival, read_call
 from outrider.gateway.jobs import Desk, Job
 from outrider.gateway.openapi import document
+from outrider.gateway.orders import Every
 from outrider.gateway.relay import relay_stream
 from outrider.gateway.runs import RunRoutes
 from outrider.gateway.schema import ROUTES
 from outrider.runtimes.pool import Pool
-from outrider.telemetry.metrics import CONTENT_TYPE, Metrics
+from outrider.telemetry.merge import merged
+from outrider.telemetry.metrics import CONTENT_TYPE
 
 
 class Routes:
@@ -35,31 +36,25 @@ class Routes:
         self,
         dispatcher: Dispatcher,
         pool: Pool,
-        metrics: Metrics,
-        *,
         config: Config,
-        reload: Callable[[], str | None],
+        *,
+        every: Every,
         background: Background | None = None,
+        worker: int | None = None,
     ) -> None:
-        """`reload` reads policies and keys again and says what is wrong with them, None when nothing is.
+        """`every` reaches all processes of the gateway, this one too; `worker` is its number when there are several.
 
         `background` is None where no runs are kept.
         """
         self._dispatcher = dispatcher
         self._pool = pool
-        self._metrics = metrics
         self._server = config.server
         self._limits = config.admission
-        self._reload = reload
+        self._every = every
         self._desk = Desk(pool, None) if background is None else background.desk
-        self._runs = RunRoutes(background)
+        self._runs = RunRoutes(background, every)
         self._book = None if background is None else background.book
-        if (book := self._book) is not None:
-            metrics.watch_runs(
-                num_open=lambda: book.num_open,
-                num_unsaved=lambda: len(book.unsaved),
-                is_healthy=lambda: book.state == "ok",
-            )
+        self._worker = worker
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         for path in ROUTES:
@@ -115,7 +110,7 @@ class Routes:
 
     async def reload(self, _request: web.Request) -> web.Response:
         """Policies and keys are read again; 422 when something is wrong, and then nothing changes."""
-        problem = self._reload()
+        problem = await self._ordered("reload")
         return json_response({"problem": problem}, 200 if problem is None else 422)
 
     async def list_models(self, _request: web.Request) -> web.Response:
@@ -145,27 +140,36 @@ class Routes:
         return json_response(body, 200 if is_ready else 503)
 
     async def list_lanes(self, _request: web.Request) -> web.Response:
-        """Every lane with its abilities, its load and where its profile is wrong; the workloads and their files."""
+        """Every lane with its abilities, its load and where its profile is wrong; the workloads and their files.
+
+        With several workers, as the one that answers sees it, whose number is given.
+        """
         files = self._dispatcher.files
         body = {
             "lanes": self._pool.describe(),
             "workloads": self._dispatcher.policies.workloads,
             "policies": {"hash": files.digest, "problem": files.problem},
+            "worker": self._worker,
         }
         return json_response(body)
 
     async def drain(self, request: web.Request) -> web.Response:
         """The lane takes no new requests and ends those that it has; answers with the lane."""
-        return self._drained(request, is_draining=True)
+        return await self._drained(request, is_draining=True)
 
     async def resume(self, request: web.Request) -> web.Response:
         """The lane takes requests again; answers with the lane."""
-        return self._drained(request, is_draining=False)
+        return await self._drained(request, is_draining=False)
 
-    def _drained(self, request: web.Request, *, is_draining: bool) -> web.Response:
+    async def _drained(self, request: web.Request, *, is_draining: bool) -> web.Response:
         lane = self._pool.named(request.match_info["name"])
-        lane.is_draining = is_draining
+        await self._ordered("drain", lane=lane.name, is_draining=is_draining)
         return json_response(lane.to_wire())
+
+    async def _ordered(self, order: str, **given: object) -> str | None:
+        """By every process; the first problem that one of them had."""
+        answers = await self._every(order, given)
+        return next((problem for one in answers if (problem := one.get("problem")) is not None), None)
 
     async def openapi(self, request: web.Request) -> web.Response:
         """What this gateway serves, as an OpenAPI document."""
@@ -173,13 +177,9 @@ class Routes:
 
     async def metrics(self, _request: web.Request) -> web.Response:
         """What was counted and measured, in Prometheus' text format."""
-        lanes = self._pool.lanes
-        page = self._metrics.render(
-            {one.name: one.state for one in lanes},
-            {one.name: one.gpus for one in lanes},
-            {one.name: one.breaker.is_open for one in lanes},
-        )
-        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
+        pages = [one["page"] for one in await self._every("page", {}) if "page" in one]
+        page = pages[0] if len(pages) == 1 else merged(pages)
+        return web.Response(body=page.encode(), headers={"Content-Type": CONTENT_TYPE})
 
 
 async def _attempt(request: web.Request, job: Job, run: Run) -> web.StreamResponse:

@@ -15,6 +15,7 @@ from outrider.gateway.access import KEY, seen_tenant
 from outrider.gateway.background import Background, numbered, to_wire
 from outrider.gateway.boundary import json_response
 from outrider.gateway.jobs import Job
+from outrider.gateway.orders import Every
 from outrider.gateway.relay import STREAM_HEADERS
 from outrider.gateway.translate.responses_answer import ResponsesAnswer
 from outrider.gateway.translate.responses_request import input_items
@@ -32,8 +33,9 @@ MAX_ITEMS = 100
 class RunRoutes:
     """Every caller sees the runs of its tenant, an administrator all of them."""
 
-    def __init__(self, background: Background | None) -> None:
+    def __init__(self, background: Background | None, every: Every) -> None:
         self._background = background
+        self._every = every
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         router.add_get("/outrider/runs", self.list_runs)
@@ -162,7 +164,10 @@ class RunRoutes:
         if record.is_over:
             return record
         await self._book.cancel(record)
-        return await self._own(request)
+        found = await self._own(request)
+        if not found.is_over:  # another process has it
+            await self._every("look", {})
+        return found
 
     async def _follow(self, request: web.Request, record: Record, after: int) -> web.StreamResponse:
         """Comments keep the connection alive while nothing comes; a store that fails breaks it."""

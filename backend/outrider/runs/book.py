@@ -68,6 +68,7 @@ class RunBook(RunReader):
         self._is_resting = False
         self._is_store_well = True
         self._regular: asyncio.Task[None] | None = None
+        self.look_now = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<RunBook {self.owner} {len(self._entries)} open, {len(self.unsaved)} unsaved>"
@@ -253,7 +254,10 @@ class RunBook(RunReader):
             except StoreUnavailable as error:
                 self._is_store_well = False
                 logger.warning("%s", error.message)
-            await asyncio.sleep(self._section.lease_s / 4)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._section.lease_s / 4):
+                    await self.look_now.wait()
+            self.look_now.clear()
 
     async def _sweep(self) -> None:
         """What could not be written before."""

@@ -16,8 +16,9 @@ from outrider.runs.record import Ending, Record
 if TYPE_CHECKING:
     from outrider.runs.store import RunStore
 
-#: Between two looks at a run; doubled while nothing comes. Runs of this process say when there is news.
-_POLL_S, _MAX_POLL_S = 0.5, 5.0
+#: Between two looks at a run; doubled while nothing comes, up to the second. Runs of this process say when there is
+#: news.
+_POLL_S = (0.5, 5.0)
 _BATCH = 256
 
 
@@ -27,6 +28,7 @@ class RunReader:
     def __init__(self, store: RunStore, owner: str) -> None:
         self.store = store
         self.owner = owner
+        self.poll_s = _POLL_S
         self.unsaved: dict[str, Ending] = {}
         self._news: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
@@ -55,11 +57,12 @@ class RunReader:
 
         StoreUnavailable.
         """
-        poll_s = _POLL_S
+        first_s, most_s = self.poll_s
+        poll_s = first_s
         while True:
             news = self._news.setdefault(run, asyncio.Event())
             if events := await self.store.events(run, after, _BATCH):
-                after, poll_s = events[-1][0], _POLL_S
+                after, poll_s = events[-1][0], first_s
                 yield events
                 continue
             try:
@@ -78,7 +81,7 @@ class RunReader:
             with suppress(TimeoutError):
                 async with asyncio.timeout(poll_s):
                     await news.wait()
-            poll_s = min(2 * poll_s, _MAX_POLL_S)
+            poll_s = min(2 * poll_s, most_s)
 
     def tell(self, run: str) -> None:
         """There is news of the run."""

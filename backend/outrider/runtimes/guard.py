@@ -53,10 +53,15 @@ def main(arguments: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _prepare() -> None:
-    """In the child, before it becomes the command: it dies with us, and heeds signals as usual."""
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends; on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _prepare() -> None:
+    """In the child, before it becomes the command: it dies with us, and heeds signals as usual."""
+    die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -52,6 +52,8 @@ class Lane:
         """Takes no new requests, by an administrator's word; also over restarts."""
         self.on_failure: set[Callable[[], None]] = set()
         """Called when the lane fails: what waits for an answer would wait for ever."""
+        self.on_change: set[Callable[[], None]] = set()
+        """Called when the lane has entered a state, in which it may have been."""
         self._polled: LaneLoad | None = None
         self._num_others = 0
         """Requests in the last reading that other callers sent."""
@@ -119,6 +121,8 @@ class Lane:
             self._ready.set()
         else:
             self._ready.clear()
+        for call in tuple(self.on_change):
+            call()
 
     async def wait_until_ready(self) -> None:
         """Return as soon as the lane is ready; for ever otherwise, so give it a timeout."""

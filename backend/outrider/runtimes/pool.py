@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from outrider.errors import InvalidRequest, LaneUnavailable, ModelNotFound, RouteNotFound
@@ -12,8 +12,12 @@ from outrider.runtimes.lane import Lane, ModelCard
 class Pool:
     """All lanes of one gateway, in the order of the configuration."""
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        self.lanes = tuple(lanes)
+    def __init__(self, lanes: Sequence[Lane], drained: Collection[str] = ()) -> None:
+        """Lanes of the names in `drained`, those that come later too, take no requests before an operator says so."""
+        self.lanes: tuple[Lane, ...] = ()
+        self._drained = set(drained)
+        for lane in lanes:
+            self.add(lane)
 
     def __repr__(self) -> str:
         return f"<Pool {' '.join(map(repr, self.lanes))}>"
@@ -73,7 +77,13 @@ class Pool:
             raise RouteNotFound(f"no lane that is ready for model {name} has the route {route}")
         return able
 
+    def drain(self, name: str, *, is_draining: bool) -> None:
+        """The lane takes no new requests, or does again; RouteNotFound. One that goes and comes back stays so."""
+        self.named(name).is_draining = is_draining
+        (self._drained.add if is_draining else self._drained.discard)(name)
+
     def add(self, lane: Lane) -> None:
+        lane.is_draining = lane.is_draining or lane.name in self._drained
         self.lanes = (*self.lanes, lane)
 
     def remove(self, lane: Lane) -> None:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from outrider.core import GpuLoad, LaneState, Outcome
+from outrider.telemetry.merge import LabelledRegistry
 
 #: Content type of `Metrics.render`.
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -22,8 +23,9 @@ _LENGTHS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 17.0)
 class Metrics:
     """Counts what the gateway does; every name begins with `outrider_`."""
 
-    def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
+    def __init__(self, worker: int | None = None) -> None:
+        """`worker` is its number, and a label of everything, when it is one of several processes."""
+        self.registry = registry = CollectorRegistry() if worker is None else LabelledRegistry(worker)
         # Finding a child by its labels is what costs most of counting.
         self._child = cache(_labelled)
         self._add_times(registry)

@@ -13,6 +13,7 @@ from outrider.cli.bench.heads import heads
 from outrider.cli.bench.load import load
 from outrider.cli.bench.policy import policy
 from outrider.cli.bench.show import show
+from outrider.cli.bench.workers import workers
 from outrider.cli.console import progress_bar, refuse
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 
@@ -21,6 +22,7 @@ app.command()(gateway)
 app.command()(heads)
 app.command()(policy)
 app.command()(load)
+app.command()(workers)
 
 
 @app.command()

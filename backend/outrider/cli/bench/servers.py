@@ -49,7 +49,7 @@ class Server:
     @property
     def resident_mb(self) -> float:
         """Memory of the process and its children, in MB."""
-        pids = [self.pid, *_descendants(self.pid)]
+        pids = [self.pid, *descendants(self.pid)]
         return sum(_resident_kb(pid) for pid in pids) / 1024
 
 
@@ -62,12 +62,13 @@ def _resident_kb(pid: int) -> int:
     return 0 if found is None else int(found[1])
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """Children of the process, and theirs."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     except OSError:
         return []
-    return [found for child in map(int, children) for found in (child, *_descendants(child))]
+    return [found for child in map(int, children) for found in (child, *descendants(child))]
 
 
 class _Ticks(Sequence[bytes | float | Fault]):

@@ -1,0 +1,192 @@
+"""`outrider bench workers`: what a second worker adds, both gateways in the same interleaved rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+from prometheus_client.parser import text_string_to_metric_families
+
+from outrider.cli.bench.aims import Aim, at_least
+from outrider.cli.bench.report import aim_rows
+from outrider.cli.bench.served import busy_s, cpu_s, served
+from outrider.cli.bench.servers import API_KEY, MODEL, Server, server
+from outrider.cli.bench.show import show
+from outrider.cli.console import run_async
+from outrider.workloads.conditions import conditions
+from outrider.workloads.wire import Wire, post
+
+CHAT = "/v1/chat/completions"
+#: What so many workers must reach of one, for each that is added to it.
+AIM = 0.8
+#: Of all cores: where more are busy, the machine is what limits.
+_FULL = 0.9
+_WARM_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One gateway under load in one round."""
+
+    num_workers: int
+    num_done: int
+    seconds: float
+    gateway_s: float
+    """Processor time of all its processes."""
+    lanes_s: float
+    client_s: float
+    machine_s: float
+    """Processor time of everything that ran on the machine."""
+    busiest: float
+    """Share of the requests that the busiest worker had."""
+
+    @property
+    def per_second(self) -> float:
+        return self.num_done / self.seconds
+
+    @property
+    def gateway_per_request_s(self) -> float:
+        return self.gateway_s / self.num_done
+
+
+class _Bench:
+    """A gateway, lanes and this client, asked for a while."""
+
+    def __init__(self, gateway: Server, num_workers: int, lanes: Sequence[Server], num_connections: int) -> None:
+        self._gateway = gateway
+        self._num_workers = num_workers
+        self._lanes = lanes
+        self._num_connections = num_connections
+        messages = [{"role": "user", "content": "Write a function that adds two numbers. " * 5}]
+        self._request = post(CHAT, {"model": MODEL, "messages": messages, "max_tokens": 64}, API_KEY)
+
+    async def run(self, seconds: float) -> Seen:
+        """Every connection asks again as soon as it is answered."""
+        wires = [await Wire.connect(self._gateway.url) for _ in range(self._num_connections)]
+        before, answered = self._used(), await self._answered()
+        began_s, count = time.monotonic(), itertools.count()
+
+        async def caller(wire: Wire) -> None:
+            while time.monotonic() - began_s < seconds:
+                answer = await wire.ask(self._request)
+                if wire.status != 200:
+                    raise RuntimeError(f"HTTP {wire.status}: {answer[:300]!r}")
+                next(count)
+
+        await asyncio.gather(*map(caller, wires))
+        lasted_s = time.monotonic() - began_s
+        gateway_s, lanes_s, client_s, machine_s = (b - a for a, b in zip(before, self._used(), strict=True))
+        answered = await self._answered() - answered
+        for wire in wires:
+            wire.close()
+        busiest = max(answered.values()) / answered.total()
+        num_done = next(count)
+        return Seen(self._num_workers, num_done, lasted_s, gateway_s, lanes_s, client_s, machine_s, busiest)
+
+    def _used(self) -> tuple[float, float, float, float]:
+        lanes_s = sum(cpu_s(lane.pid) for lane in self._lanes)
+        return cpu_s(self._gateway.pid), lanes_s, time.process_time(), busy_s()
+
+    async def _answered(self) -> Counter[str]:
+        """Requests by worker, all under one name where there is one process."""
+        wire = await Wire.connect(self._gateway.url)
+        page = await wire.ask(b"GET /metrics HTTP/1.1\r\nHost: bench\r\n\r\n")
+        wire.close()
+        found: Counter[str] = Counter()
+        for family in text_string_to_metric_families(page.decode()):
+            for one in family.samples:
+                if one.name == "outrider_requests_total" and one.labels["route"] == CHAT:
+                    found[one.labels.get("worker", "0")] += int(one.value)
+        return found
+
+
+async def measure(benches: Sequence[_Bench], rounds: int, seconds: float) -> list[Seen]:
+    """Each gateway in every round, each round in another order."""
+    for bench in benches:
+        await bench.run(_WARM_S)
+    return [
+        await bench.run(seconds)
+        for number in range(rounds)
+        for bench in (benches if number % 2 else reversed(benches))
+    ]
+
+
+def worker_aims(seen: Sequence[Seen], num_cores: int) -> list[Aim]:
+    """Of the clock and of processor time. What the machine limits decides nothing when it is too little."""
+    one, more = ([each for each in seen if (each.num_workers > 1) == is_more] for is_more in (False, True))
+    num = more[0].num_workers
+    wanted = 1 + AIM * (num - 1)
+    by_clock = at_least(
+        f"requests/s, {num} workers / one process",
+        median([b.per_second / a.per_second for a, b in zip(one, more, strict=True)]), wanted,
+    )  # fmt: skip
+    busy = median([each.machine_s / each.seconds for each in more])
+    if not by_clock.is_met and busy > _FULL * num_cores:
+        why = f"{busy:.2f} of {num_cores} cores were busy: there was none for another worker"
+        by_clock = Aim(by_clock.aim, by_clock.wanted, by_clock.figure, None, why=why)
+    costs = median([b.gateway_per_request_s / a.gateway_per_request_s for a, b in zip(one, more, strict=True)])
+    by_cost = at_least(
+        f"the same if each worker had a core: {num} / (CPU time a request, {num} / one)", num / costs, wanted
+    )
+    return [by_clock, by_cost]
+
+
+def rows(seen: Sequence[Seen]) -> list[dict[str, object]]:
+    """Medians over rounds; CPU time in microseconds a request."""
+    found: list[dict[str, object]] = []
+    for num in sorted({each.num_workers for each in seen}):
+        mine = [each for each in seen if each.num_workers == num]
+        cpu = {
+            name: median([1e6 * getattr(each, f"{name}_s") / each.num_done for each in mine])
+            for name in ("gateway", "lanes", "client")
+        }
+        found.append({
+            "workers": num,
+            "requests/s": median([each.per_second for each in mine]),
+            **{f"{name} us": value for name, value in cpu.items()},
+            "cores busy": median([each.machine_s / each.seconds for each in mine]),
+            "busiest worker": median([each.busiest for each in mine]),
+        })  # fmt: skip
+    return found
+
+
+def workers(
+    count: Annotated[int, typer.Option(min=2, help="Workers of the second gateway; the first is one process.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved repetitions.")] = 8,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Load on each gateway in each round.")] = 3.0,
+    connections: Annotated[int, typer.Option(min=1, help="Kept alive, each with one request at a time.")] = 32,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures and conditions here.")] = None,
+) -> None:
+    """Requests/s and what they cost: one process, and several that share the port, over scripted lanes."""
+    facts = conditions(rounds=rounds, seconds=seconds, connections=connections)
+    seen: list[Seen] = []
+    with ExitStack() as stack:
+        lanes = [stack.enter_context(server("direct")) for _ in range(count)]
+        urls = [lane.url for lane in lanes]
+        gateways = {num: stack.enter_context(served(num, urls)) for num in (1, count)}
+        benches = [_Bench(gateway, num, lanes, connections) for num, gateway in gateways.items()]
+
+        async def main() -> None:
+            seen.extend(await measure(benches, rounds, seconds))
+
+        run_async(main())
+    num_cores = os.cpu_count() or 1
+    notes = ["lanes, client and gateways share the machine; the kernel shares out connections, not requests"]
+    if max(each.client_s / each.seconds for each in seen) > _FULL:
+        notes.append("the client used over 90 % of a core: requests/s are a lower bound")
+    found = worker_aims(seen, num_cores)
+    show({"one process and several": rows(seen), "aims": aim_rows(found)}, notes, facts)
+    if json_file is not None:
+        data = {"conditions": facts, "summary": rows(seen), "aims": aim_rows(found), "seen": [*map(asdict, seen)]}
+        json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
