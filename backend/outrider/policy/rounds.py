@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from outrider.core import MAX_K, OFF, LaneAbility
-from outrider.cost import ClosedCost, CostTable
+from outrider.cost import DRAFTED, MAX_DEPTH, ClosedCost, CostTable
 
 #: Cost of one draft step in plain steps, where no table says; of a look-up it is one proposal, whatever k is.
 _DRAFT_STEPS = {
@@ -20,8 +20,9 @@ _DRAFT_STEPS = {
 _USUAL_DRAFT = 0.05
 #: Drafters that propose all their tokens at once.
 _AT_ONCE = frozenset({"ngram", "suffix", "prediction", "medusa"})
-#: Draft tokens of the proposals that cost tables were measured with.
-_TABLE_DRAFTED = 4
+#: Draft steps at most of those that draft trees. Of hot requests they draft chains, whose later steps are not counted:
+#: so long a chain does not pay there.
+_DEPTHS = {"eagle2": MAX_DEPTH, "eagle3": MAX_DEPTH} | dict.fromkeys(_AT_ONCE, 1)
 #: Context is rounded up to these.
 _CONTEXTS = (128, 512, 2048, 8192, 32768)
 #: How fast corrections follow in the end; the n-th observation counts for 1 / (n + _DOUBT) at first.
@@ -120,16 +121,14 @@ class Rounds:
             self._forwards[key] = found
         return found
 
-    def draft_s(self, ability: LaneAbility, drafter: str, num_running: int, k: int) -> float:
-        """Seconds that the round's proposals of k drafts take."""
+    def draft_s(self, ability: LaneAbility, drafter: str, num_running: int) -> float:
+        """Seconds that one draft step of the round's proposals takes."""
         cost = ability.cost
         if isinstance(cost, CostTable) and drafter in cost.draft_s:
-            steps = 1.0 if drafter in _AT_ONCE else k / _TABLE_DRAFTED
-            return num_running * cost.draft_s[drafter] * steps
+            return num_running * cost.draft_s[drafter] / min(_DEPTHS.get(drafter, MAX_K), DRAFTED)
         plain_s = cost.at(num_running, num_running, 0)
         own = cost.draft_steps if isinstance(cost, ClosedCost) else {}
-        steps = own.get(drafter, _DRAFT_STEPS.get(drafter, _USUAL_DRAFT))
-        return plain_s * steps * (1 if drafter in _AT_ONCE else k)
+        return plain_s * own.get(drafter, _DRAFT_STEPS.get(drafter, _USUAL_DRAFT))
 
     def round_s(self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float) -> tuple[float, ...]:
         """Entry k: expected seconds of a round, before correction, when a share `fill` of rounds has drafts; `scene`
@@ -145,10 +144,9 @@ class Rounds:
     def _round_s(self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float) -> Iterator[float]:
         forwards = self.forwards(ability, *scene)
         yield forwards[0]
-        once_s = self.draft_s(ability, drafter, scene[0], 1)
-        is_at_once = drafter in _AT_ONCE
+        step_s, depth = self.draft_s(ability, drafter, scene[0]), _DEPTHS.get(drafter, MAX_K)
         for k in range(1, MAX_K + 1):
-            yield (1 - fill) * forwards[0] + fill * forwards[k] + once_s * (1 if is_at_once else k)
+            yield (1 - fill) * forwards[0] + fill * forwards[k] + step_s * min(k, depth)
 
     def correction(self, lane: str, drafter: str = OFF, batch: int = 1) -> float:
         """What predictions for this drafter on this lane in such a batch are multiplied by."""
