@@ -45,8 +45,8 @@ def test_drafts_that_were_never_proposed_are_no_trials(
 
 
 def test_a_tree_is_counted_by_its_drafts() -> None:
-    """Of ten trees of four nodes the first was accepted in five, and so on; a later draft that was accepted more often
-    counts as one that always was where the one before it was."""
+    """Of ten trees of four nodes the first was accepted in five, and so on; a later draft that was accepted more
+    often counts as one that always was where the one before it was."""
     tree = SpecStats(10, 10, (3, 4, 3), 40, by_draft=(5, 3, 2))
     assert depth_counts(tree, 4, may_miss=False) == [(10, 5), (5, 3), (3, 2), (2, 0)]
     odd = SpecStats(10, 9, (3, 5, 2), 30, by_draft=(2, 4, 3))

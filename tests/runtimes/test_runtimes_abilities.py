@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from outrider.core import SURFACES, DrafterAbility
-from outrider.cost import SMALL_CPU
-from outrider.cost import VERSION, CostTable
+from outrider.cost import SMALL_CPU, VERSION, CostTable
 from outrider.profiles import SGLangSection, UrlSection
 from outrider.runtimes.abilities import (
     SGLANG_ROUTES,

@@ -1,9 +1,9 @@
 """How many drafts will be accepted: hazards per depth, from priors, shrunk from all tasks to the task to the tenant.
 
-The hazard of depth j is the probability that draft j is accepted in a round whose first j - 1 drafts were; of a tree,
-how much less often its j-th likeliest draft is accepted than the one before. So k is the length of a chain and the size
-of a tree alike. A round in which a look-up finds nothing counts as one whose first draft is rejected, so the curve is
-per round, match or not.
+The hazard of depth j is the probability that draft j is accepted in a round whose first j - 1 drafts were; of a
+tree, how much less often its j-th likeliest draft is accepted than the one before. So k is the length of a chain and
+the size of a tree alike. A round in which a look-up finds nothing counts as one whose first draft is rejected, so the
+curve is per round, match or not.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _MODEL_SHAPE = {
     "draft_model": (-0.05, 1.0),
     "layer_skip": (-0.1, 1.0),
 }
-#: Drafters of trees up to this bucket of temperatures, of chains above; and the least of a tree's later hazards: beside
-#: a likely draft stand others that are nearly as likely.
+#: Drafters of trees up to this bucket of temperatures, of chains above; and the least of a tree's later hazards:
+#: beside a likely draft stand others that are nearly as likely.
 _TREES, _TREES_UP_TO, _TREE_HAZARD = frozenset({"eagle2", "eagle3", "medusa"}), 1, 0.72
 #: Upper bounds of the temperature buckets, and what deterministic drafts keep of their acceptance in each.
 _TEMPERATURES = (0.2, 0.65, 0.9, 1.15, math.inf)

@@ -20,8 +20,8 @@ _DRAFT_STEPS = {
 _USUAL_DRAFT = 0.05
 #: Drafters that propose all their tokens at once.
 _AT_ONCE = frozenset({"ngram", "suffix", "prediction", "medusa"})
-#: Draft steps at most of those that draft trees. Of hot requests they draft chains, whose later steps are not counted:
-#: so long a chain does not pay there.
+#: Draft steps at most of those that draft trees. For hot requests they draft chains, whose later steps are not
+#: counted: so long a chain does not pay there.
 _DEPTHS = {"eagle2": MAX_DEPTH, "eagle3": MAX_DEPTH} | dict.fromkeys(_AT_ONCE, 1)
 #: Context is rounded up to these.
 _CONTEXTS = (128, 512, 2048, 8192, 32768)
@@ -31,11 +31,15 @@ _RATE, _DOUBT = 0.2, 2.0
 _CLIP = math.log(2.0)
 #: Largest batches of the sizes that corrections tell apart; a last one is beyond.
 _SIZES = (1, 4, 12)
-#: Corrections that moved by less are as good as before.
-_NEAR = 0.01
+#: Corrections that moved by less are as good as before; no gain that counts is as small.
+_NEAR = 0.02
 
 #: Rows of seconds that are remembered, over lanes, loads and contexts.
 _MAX_REMEMBERED = 10_000
+#: Shares of a lane's cache in use from which on drafts are fewer, and there are none: their rows take places in it,
+#: and when it is full, the lane throws requests out and computes them again. And the share of k that each leaves.
+TIGHT, _FULL = 0.9, 0.97
+RELIEF = (1.0, 0.5, 0.0)
 #: Shares of rounds with drafts are told apart to this part.
 _FILLS = 64
 #: Running requests are told apart up to the first of these, and rounded up to the next beyond.
@@ -59,6 +63,8 @@ class Occupancy(NamedTuple):
     """Requests in each round, this one included."""
     num_waiting: int
     is_known: bool
+    pressure: int = 0
+    """How near its cache is to being full: a place in `RELIEF`."""
 
     @property
     def batch(self) -> int:
@@ -71,7 +77,12 @@ class Occupancy(NamedTuple):
         return self.num_running + self.num_waiting - 1
 
 
-def occupancy(ability: LaneAbility, num_requests: int, max_running: int) -> Occupancy:
+def pressure(token_usage: float) -> int:
+    """Of a lane's cache that is in use to this share."""
+    return (token_usage >= TIGHT) + (token_usage >= _FULL)
+
+
+def occupancy(ability: LaneAbility, num_requests: int, max_running: int, pressure: int = 0) -> Occupancy:
     """Of a lane with so many other requests, which itself says how many it runs at once, or 0.
 
     Unknown load, below 0, is not idle: the lane is taken for full, with nobody waiting.
@@ -82,7 +93,7 @@ def occupancy(ability: LaneAbility, num_requests: int, max_running: int) -> Occu
     limit = min(limit, max_running or limit)
     total = num_requests + 1
     running = min(total, limit)
-    return Occupancy(running, total - running, True)
+    return Occupancy(running, total - running, True, pressure)
 
 
 @dataclass(slots=True, eq=False)
