@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from outrider.cost import ClosedCost, CostTable
+from outrider.cost import SMALL_CPU, ClosedCost, CostTable
 
 #: What the text is for; a caller says it in `outrider.task`, or the classifier guesses.
 Task = Literal["code", "edit", "quote", "extract", "summarise", "rag", "translate", "maths", "chat", "creative"]
@@ -131,12 +131,16 @@ class SpecStats:
     num_accepted: int
     histogram: tuple[int, ...]
     num_proposed: int | None = None
+    by_draft: tuple[int, ...] | None = None
+    """Entry i counts verify steps in which the i-th likeliest draft of a tree, or of a chain, was accepted."""
 
     def __post_init__(self) -> None:
         if sum(self.histogram) != self.num_verify_steps:
             raise ValueError(f"histogram {self.histogram} does not sum to {self.num_verify_steps} verify steps")
         if sum(i * n for i, n in enumerate(self.histogram)) != self.num_accepted:
             raise ValueError(f"histogram {self.histogram} does not weigh {self.num_accepted} accepted drafts")
+        if self.by_draft is not None and sum(self.by_draft) != self.num_accepted:
+            raise ValueError(f"{self.by_draft} does not sum to {self.num_accepted} accepted drafts")
         if self.num_verify_steps < 1:
             raise ValueError("a request that was never verified has no statistics")
 
@@ -184,10 +188,6 @@ Surface = Literal[
     "seed", "lora", "images",
 ]  # fmt: skip
 SURFACES: frozenset[str] = frozenset(get_args(Surface))
-
-
-#: What a round costs on two cores with 135 M parameters, for lanes on a processor that measured nothing.
-SMALL_CPU = ClosedCost(0.027, 6, 0.06, 0.65)
 
 
 @dataclass(frozen=True, slots=True)

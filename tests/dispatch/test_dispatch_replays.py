@@ -10,6 +10,7 @@ import pytest
 from dispatch.test_dispatch_dispatcher import make_call
 from outrider.core import Outcome
 from outrider.dispatch.replays import Kept, Replays
+from outrider.gateway.schema import parse_body
 
 PROMPT = {"messages": [{"role": "user", "content": "Say: the cat"}]}
 
@@ -99,3 +100,32 @@ def test_what_is_kept_of_streams_is_bounded():
         many.add(b"x")
     assert few.num_bytes < 80_000
     assert len(many.events) == 300
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", {"text": "Say: the cat"}),
+        ("/v1/responses", {"input": "Say: the cat"}),
+        ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "Say: the cat"}]}),
+    ],
+)
+async def test_whole_answers_of_every_route_teach(path, body):
+    """The prompt is read from the body as its route writes it."""
+    lessons = Lessons()
+    replays = Replays(lessons)
+    parsed = parse_body(path, orjson.dumps(body))
+    replays.end(make_call(path=path, body=parsed.fields.for_policy(parsed.body)), whole(), None, None)
+    await rest(replays)
+    [written] = lessons.found
+    assert "".join(written.prompt).strip() == "Say: the cat"
+    assert written.answer == ["the", " cat", " sat"]
+
+
+async def test_a_prompt_in_token_ids_teaches_nothing():
+    """Its drafts come from text that is not known here: an answer alone would look as if they were never right."""
+    lessons = Lessons()
+    replays = Replays(lessons)
+    replays.end(make_call(body={"prompt": [1, 2, 3]}), whole(), None, None)
+    await rest(replays)
+    assert lessons.found == [([], [])]

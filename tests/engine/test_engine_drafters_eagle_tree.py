@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.drafters.eagle_tree import MAX_DEPTH, TOP_K, Nodes, best_shape, grow, parents_of
+from outrider.cost import MAX_DEPTH
+from outrider.engine.drafters.eagle_tree import TOP_K, Nodes, best_shape, grow, parents_of
 
 LOGITS = torch.randn(7, 9, generator=torch.Generator().manual_seed(1)) * 2
 

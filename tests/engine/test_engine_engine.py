@@ -193,7 +193,8 @@ def test_drafts_behind_the_end_of_an_answer_count_as_wasted(engine: Engine) -> N
     while last.finish is None:
         last = last.merged(*engine.step())
     assert last.token_ids == plain[: num_drafts + 1] and 0 < num_drafts < 8, plain
-    assert last.stats == SpecStats(1, num_drafts, (*[0] * num_drafts, 1), num_proposed=8)
+    counts = (*[0] * num_drafts, 1), 8, (1,) * num_drafts
+    assert last.stats == SpecStats(1, num_drafts, *counts)
 
 
 def test_near_ties_name_their_positions(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -119,6 +120,45 @@ def test_what_a_look_up_really_proposes_is_learnt() -> None:
         found.update(cell, stats([90, 5, 5], num_proposed=20), 2)
     assert found.curve(cell).fill < 0.15 < before
     assert found.curve(CELL).fill == 1.0
+
+
+def test_what_one_task_proposes_says_nothing_of_another() -> None:
+    """Where text repeats itself a look-up finds drafts in most rounds, elsewhere in few."""
+    found, cell = Acceptance(), Cell("ngram", False, 0, "quote", 0)
+    before = found.curve(cell).fill
+    for _ in range(20):
+        found.update(cell._replace(task="chat"), stats([90, 5, 5], num_proposed=20), 2)
+    assert found.curve(cell).fill == before
+
+
+def test_what_all_tasks_share_reaches_the_others_soon_at_first() -> None:
+    """The first updates of a task are taken in by another at once, later ones seldom: their curves hardly move."""
+    found, seen, other = Acceptance(), [], ("draft_model", *CELL._replace(task="code")[2:])
+    for _ in range(3000):
+        found.update(CELL, stats([1, 1]), 1)
+        seen.append(found.stamp(other))
+    assert len(set(seen[:10])) > 5
+    assert len(set(seen)) < 100
+
+
+@pytest.mark.parametrize("k", [4, 8])
+def test_a_tree_is_worth_the_sum_of_its_drafts(k: int) -> None:
+    """Learnt from trees of one size, it holds for smaller ones, and near enough for larger ones, which were never
+    seen; by accepted lengths alone the first draft of a broad tree would be taken for its whole first depth."""
+    cell = CELL._replace(drafter="eagle2")
+    truth = (0.5, 0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035)
+    found, random = Acceptance(), Random(1)
+    for _ in range(60):
+        by_draft, histogram = [0] * k, [0] * (k + 1)
+        for _ in range(40):
+            accepted = [place for place in range(k) if random.random() < truth[place]]
+            histogram[len(accepted)] += 1
+            for place in accepted:
+                by_draft[place] += 1
+        found.update(cell, replace(stats(histogram, 40 * k), by_draft=tuple(by_draft)), k)
+    tokens = found.curve(cell).tokens
+    for size in (1, 2, 4, 8):
+        assert tokens[size] == pytest.approx(1 + sum(truth[:size]), rel=0.05)
 
 
 @given(st.lists(st.lists(st.integers(0, 30), min_size=2, max_size=8).filter(any), max_size=20))

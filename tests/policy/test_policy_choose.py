@@ -57,6 +57,20 @@ def test_k_never_grows_with_load(alpha: float, draft: float, loads: list[int]) -
     assert ks == sorted(ks, reverse=True)
 
 
+@pytest.mark.parametrize(("usage", "expected"), [(None, 8), (0.89, 8), (0.9, 4), (0.96, 4), (0.97, 0), (1.0, 0)])
+def test_a_cache_that_fills_up_sheds_drafts_first(usage: float | None, expected: int) -> None:
+    """Their rows take places in it: half the k that is allowed from nine tenths on, none when it is all but full; the
+    reasons say so, and what the request itself fixed stays."""
+    policies = only(drafters={"draft_model": {"max_k": 8}})
+    ability = lane(cost=toy_cost(0.01))
+    seen = view(ability, 3, token_usage=usage)
+    decision = decide(policies, features("quote"), seen)
+    assert decision.plan.k == expected
+    told = [reason for reason in decision.reasons if "nearly full" in reason]
+    assert len(told) == (expected < 8) and all(("no drafts" in reason) is (expected == 0) for reason in told)
+    assert decide(policies, features("quote"), seen, k=8).plan.k == 8
+
+
 @pytest.mark.parametrize("task", ["quote", "code", "chat"])
 def test_deterministic_drafts_never_grow_with_temperature(task: str) -> None:
     """And a request that is hot enough is not speculated."""

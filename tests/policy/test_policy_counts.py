@@ -44,6 +44,15 @@ def test_drafts_that_were_never_proposed_are_no_trials(
     assert depth_counts(stats(histogram, num_proposed), 3, may_miss=may_miss) == counts
 
 
+def test_a_tree_is_counted_by_its_drafts() -> None:
+    """Of ten trees of four nodes the first was accepted in five, and so on; a later draft that was accepted more
+    often counts as one that always was where the one before it was."""
+    tree = SpecStats(10, 10, (3, 4, 3), 40, by_draft=(5, 3, 2))
+    assert depth_counts(tree, 4, may_miss=False) == [(10, 5), (5, 3), (3, 2), (2, 0)]
+    odd = SpecStats(10, 9, (3, 5, 2), 30, by_draft=(2, 4, 3))
+    assert depth_counts(odd, 3, may_miss=False) == [(10, 2), (4, 4), (4, 3)]
+
+
 def test_deep_depths_are_added_up() -> None:
     """Five are told apart."""
     counts = Counts.of([(9, 8), (8, 7), (7, 6), (6, 5), (5, 4), (4, 3)])

@@ -23,13 +23,14 @@ def replayed(written: Written, k: int, drafter: str = "ngram") -> SpecStats | No
     return replay.stats
 
 
-def path_along(tree: PointMass | TopKTree, answer: list[int]) -> int:
-    """How many of the answer's tokens some path of a proposal from the root has."""
-    parents = tree.parents
-    ends, depth = {-1}, 0
-    while ends := {i for i, up in enumerate(parents) if up in ends and tree.token_ids[i] == answer[depth]}:
-        depth += 1
-    return depth
+def path_along(tree: PointMass | TopKTree, answer: list[int]) -> list[int]:
+    """The nodes of a proposal that the answer's tokens go along, from the root."""
+    path = [-1]
+    while follow := [
+        i for i, up in enumerate(tree.parents) if up == path[-1] and tree.token_ids[i] == answer[len(path) - 1]
+    ]:
+        path += follow[:1]
+    return path[1:]
 
 
 def test_text_is_split_as_vocabularies_do() -> None:
@@ -89,10 +90,14 @@ def test_a_replay_is_what_the_drafter_would_have_shown(prompt: list[int], answer
 def test_suffix_is_replayed_by_its_own_rule(prompt: list[int], answer: list[int], k: int) -> None:
     """The engine's own trees on the same tokens, round by round."""
     drafter, at, histogram, num_proposed = SuffixDrafter(prompt, SuffixStore(), ""), 1, [0] * (k + 1), 0
+    by_draft = [0] * k
     drafter.observe(answer[0])
     while at < len(answer) - 1:
         tree = drafter.propose(min(k, len(answer) - 1 - at))
-        accepted = path_along(tree, answer[at:])
+        path = path_along(tree, answer[at:])
+        accepted = len(path)
+        for node in path:
+            by_draft[node] += 1
         for token in answer[at : at + accepted + 1]:
             drafter.observe(token)
         histogram[accepted] += 1
@@ -100,6 +105,7 @@ def test_suffix_is_replayed_by_its_own_rule(prompt: list[int], answer: list[int]
         at += accepted + 1
     stats = replayed(Written(prompt, answer), k, "suffix")
     assert stats is not None and (stats.histogram, stats.num_proposed) == (tuple(histogram), num_proposed)
+    assert stats.by_draft == tuple(by_draft)
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "suffix"])

@@ -19,7 +19,7 @@ TABLE = CostTable.model_validate(
         "widths": (1, 17),
         "contexts": (100, 1100),
         "round_s": [[[0.010, 0.020], [0.026, 0.036]], [[0.020, 0.060], [0.084, 0.124]]],
-        "draft_s": {"ngram": 0.001, "draft_model": 0.008},
+        "draft_s": {"ngram": 0.001, "draft_model": 0.008, "eagle2": 0.008},
         "bytes_per_token": 1,
         "weight_bytes": 1,
         "read_s": 1.0,
@@ -56,14 +56,17 @@ def test_batches_are_rounded_up(num: int, batch: int) -> None:
 
 
 def test_tables_give_rounds_and_proposals() -> None:
-    """Forward by rows, one proposal per sequence; a model's grows with k, a look-up's does not."""
-    ability = LaneAbility.embedded("one", ("ngram", "draft_model"), TABLE)
+    """Forward by rows, one proposal per sequence; a model's grows with k, a look-up's does not, a head's up to the
+    depth of its tree."""
+    ability = LaneAbility.embedded("one", ("ngram", "draft_model", "eagle2"), TABLE)
     rounds = Rounds()
     assert rounds.forwards(ability, 1, 100)[0] == pytest.approx(0.010)
     assert rounds.forwards(ability, 1, 100)[4] == pytest.approx(0.014)
     assert rounds.forwards(ability, 4, 1100)[0] == pytest.approx(0.060)
-    assert rounds.draft_s(ability, "ngram", 2, 8) == pytest.approx(0.002)
-    assert rounds.draft_s(ability, "draft_model", 2, 8) == pytest.approx(0.032)
+    assert rounds.draft_s(ability, "ngram", 2) == pytest.approx(0.002)
+    assert rounds.draft_s(ability, "draft_model", 2) == pytest.approx(0.004)
+    tree = rounds.round_s(ability, "eagle2", (1, 100), 1.0)
+    assert [tree[k] for k in (4, 12)] == pytest.approx([0.014 + 4 * 0.002, 0.022 + 6 * 0.002])
     assert rounds.round_s(ability, "draft_model", (1, 100), 1.0)[4] == pytest.approx(0.014 + 0.008)
     assert rounds.round_s(ability, "ngram", (1, 100), 0.5)[4] == pytest.approx(0.012 + 0.001)
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.core import SMALL_CPU, SURFACES, DrafterAbility
-from outrider.cost import VERSION, CostTable
+from outrider.core import SURFACES, DrafterAbility
+from outrider.cost import SMALL_CPU, VERSION, CostTable
 from outrider.profiles import SGLangSection, UrlSection
 from outrider.runtimes.abilities import (
     SGLANG_ROUTES,

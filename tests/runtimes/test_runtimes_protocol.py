@@ -87,6 +87,9 @@ def test_statistics_are_read_and_summed():
     both = [details(spec_num_proposed_drafts=4), None, details((0, 0, 3), 6, 3, spec_num_proposed_drafts=6)]
     assert read_stats(both) == SpecStats(5, 7, (1, 1, 3), 10)
     assert read_stats([details(), details(spec_num_proposed_drafts=4)]).num_proposed is None
+    by_draft = [details(spec_correct_by_draft=[1]), details((0, 0, 3), 6, 3, spec_correct_by_draft=[3, 1, 2])]
+    assert read_stats(by_draft) == SpecStats(5, 7, (1, 1, 3), by_draft=(4, 1, 2))
+    assert read_stats([*by_draft, details()]).by_draft is None
     for nothing in (None, [], [None], {}, {"spec_verify_ct": 0}, {"spec_verify_ct": None}):
         assert read_stats(nothing) is None
 
@@ -101,6 +104,8 @@ def test_statistics_are_read_and_summed():
         details(histogram=("1", 1)),
         details(steps=True, histogram=(1,), accepted=0),
         details(spec_num_proposed_drafts=0),
+        details(spec_correct_by_draft=[0, 2]),
+        details(spec_correct_by_draft=[2, -1]),
         {"spec_verify_ct": 1},
         {"spec_verify_ct": 1, "spec_correct_drafts_histogram": [1]},
         "text",

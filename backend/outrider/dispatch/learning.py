@@ -50,6 +50,7 @@ def record_of(decision: Decision, outcome: Outcome) -> dict[str, Any]:
         "num_waiting": seen.num_waiting,
         "histogram": None if stats is None else list(stats.histogram),
         "num_proposed": None if stats is None else stats.num_proposed,
+        "by_draft": None if stats is None else stats.by_draft,
         "num_tokens": outcome.num_completion_tokens,
         "decode_s": outcome.phases.get("decode"),
     }

@@ -67,8 +67,9 @@ class Replays:
 
     async def _look_through(self, decision: Decision, call: Call, text: str | None, kept: Kept | None) -> None:
         began_s = time.perf_counter()
-        answer = text if kept is None else _streamed(call.path, kept)
-        written = Written.of(text_of(call.body), answer or "")
+        prompt, answer = text_of(call.body), text if kept is None else _streamed(call.path, kept)
+        # Of a prompt in token ids nothing could be found again, though its drafter finds it.
+        written = Written.of(prompt, (prompt and answer) or "")
         spent_s = 0.0
         for _ in self._learn(decision, written):
             now_s = time.perf_counter()

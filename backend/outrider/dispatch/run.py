@@ -176,6 +176,7 @@ class Run:
         return {
             "features": asdict(self.decision.features),
             "load": None if load is None else load.to_wire(),
+            "gpus": self.lane.gpus_to_wire(),
             "candidates": self.decision.candidates(),
         }
 

@@ -41,6 +41,7 @@ def spec_details(stats: SpecStats, num_completion_tokens: int) -> dict[str, Any]
         "spec_num_proposed_drafts": proposed,
         "spec_verify_ct": stats.num_verify_steps,
         "spec_correct_drafts_histogram": list(stats.histogram),
+        "spec_correct_by_draft": list(stats.by_draft or ()),
     }
 
 

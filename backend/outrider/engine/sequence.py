@@ -14,7 +14,7 @@ from outrider.engine.stops import StopStrings
 from outrider.engine.tokenizer import Detokenizer
 from outrider.policy.plan import Plan
 from outrider.speculation.noise import Noise
-from outrider.speculation.proposal import NO_DRAFT, Proposal, SampledChain, SampledTree
+from outrider.speculation.proposal import NO_DRAFT, Proposal, SampledChain, SampledTree, TopKTree
 from outrider.speculation.target import SamplingLaw
 
 #: What is assumed of a drafter before its first step, and how many draft tokens that assumption is worth.
@@ -101,6 +101,8 @@ class Sequence:
     """Draft tokens that were tried and rejected."""
     histogram: list[int] = field(default_factory=list)
     """Entry i counts verify steps that emitted i accepted drafts; empty when the plan is off."""
+    by_draft: list[int] = field(default_factory=list)
+    """Entry i counts verify steps that emitted the draft which was the i-th likeliest of its proposal."""
 
     def __post_init__(self) -> None:
         self.token_ids.extend(self.request.prompt_ids)
@@ -129,6 +131,7 @@ class Sequence:
             num_accepted=sum(i * n for i, n in enumerate(self.histogram)),
             histogram=tuple(self.histogram),
             num_proposed=self.num_proposed,
+            by_draft=tuple(self.by_draft),
         )
 
     @property
@@ -182,6 +185,9 @@ class Sequence:
         num_accepted = min(len(path), num_emitted)
         self.histogram.extend([0] * (num_accepted + 1 - len(self.histogram)))
         self.histogram[num_accepted] += 1
+        for rank in _ranks(proposal, path[:num_accepted]):
+            self.by_draft.extend([0] * (rank + 1 - len(self.by_draft)))
+            self.by_draft[rank] += 1
 
     def append(self, emitted: tuple[int, ...]) -> str:
         """Take emitted tokens up to the one that ends the answer; returns the text that may be shown."""
@@ -217,3 +223,12 @@ class Sequence:
     def _end(self, finish: Finish) -> None:
         self.finish = finish
         self.state = SequenceState.FINISHED
+
+
+def _ranks(proposal: Proposal, nodes: tuple[int, ...]) -> tuple[int, ...]:
+    """Their places when all nodes stand likeliest first, as they do where the drafter gives no chances."""
+    chances = proposal.chances if isinstance(proposal, TopKTree) else None
+    if chances is None:
+        return nodes
+    order = sorted(range(len(chances)), key=lambda node: (-chances[node], node))
+    return tuple(order.index(node) for node in nodes)

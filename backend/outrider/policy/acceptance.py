@@ -1,7 +1,9 @@
 """How many drafts will be accepted: hazards per depth, from priors, shrunk from all tasks to the task to the tenant.
 
-The hazard of depth j is the probability that draft j is accepted in a round whose first j - 1 drafts were. A round in
-which a look-up finds nothing counts as one whose first draft is rejected, so the curve is per round, match or not.
+The hazard of depth j is the probability that draft j is accepted in a round whose first j - 1 drafts were; of a
+tree, how much less often its j-th likeliest draft is accepted than the one before. So k is the length of a chain and
+the size of a tree alike. A round in which a look-up finds nothing counts as one whose first draft is rejected, so the
+curve is per round, match or not.
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ _KEEP_ALL, _KEEP_TASK = 0.999, 0.98
 #: Curves this close, in tokens per round, lead to the same decisions.
 _NEAR = 0.03
 #: After n updates of a cell, n / _GATHER of them are let gather before its curve is worked out anew: the first change
-#: it much, later ones little. After _ALL_GATHER updates all curves are: they share what all tasks have in common.
+#: it much, later ones little. All curves are in the same way, as they share what all tasks have in common, but at
+#: the latest after _ALL_GATHER updates.
 _GATHER, _MAX_GATHER, _ALL_GATHER = 8, 128, 2048
 #: Entries that a map by tenants keeps; those that were not set for longest go first.
 _MAX_KEPT = 20_000
 #: Drafters that look up in the text that is there; a dry run on the prompt says something of them.
 LOOK_UPS = frozenset({"ngram", "suffix"})
-#: Share of the drafts asked for that a look-up is expected to propose, and its weight in rounds.
-_FILL, _FILL_WEIGHT = 0.35, 100.0
+#: Share of the drafts asked for that a look-up is expected to propose.
+_FILL = 0.35
 
 #: First and later hazards at temperature 0, by task. Look-ups: measured on the shipped prompts with the embedded
 #: engine. Models: published figures of EAGLE-3 class heads, interpolated where a task has none.
@@ -50,6 +53,9 @@ _MODEL_SHAPE = {
     "draft_model": (-0.05, 1.0),
     "layer_skip": (-0.1, 1.0),
 }
+#: Drafters of trees up to this bucket of temperatures, of chains above; and the least of a tree's later hazards:
+#: beside a likely draft stand others that are nearly as likely.
+_TREES, _TREES_UP_TO, _TREE_HAZARD = frozenset({"eagle2", "eagle3", "medusa"}), 1, 0.72
 #: Upper bounds of the temperature buckets, and what deterministic drafts keep of their acceptance in each.
 _TEMPERATURES = (0.2, 0.65, 0.9, 1.15, math.inf)
 _KEPT_HOT = (1.0, 0.85, 0.64, 0.45, 0.38)
@@ -142,6 +148,8 @@ def prior_hazards(cell: Cell, first: float | None = None, floor: float = 0.0) ->
         shift, factor = _MODEL_SHAPE.get(cell.drafter, (0.0, 1.0))
         start = _MODEL_PRIOR[cell.task] + shift
         rests = [start * factor**depth for depth in range(1, DEPTHS)]
+        if cell.drafter in _TREES and cell.temperature <= _TREES_UP_TO:
+            rests = [start * factor, *[max(start, _TREE_HAZARD) * factor] * (DEPTHS - 2)]
     if first is not None:
         start = first
     if cell.drafter in LOOK_UPS:
@@ -164,11 +172,12 @@ class Acceptance:
 
     def __init__(self) -> None:
         self._counts: _Recent[Counts] = _Recent()
-        self._fills: dict[str, tuple[float, float]] = {}
-        """By drafter: drafts proposed in units of k, and rounds."""
+        self._fills: dict[tuple[str, str], tuple[float, float]] = {}
+        """By drafter and task: drafts proposed in units of k, and rounds."""
         self._stamps: _Recent[int] = _Recent()
         """Numbers of the updates that made curves worth working out anew."""
         self._all_stamp = self._num_all = 0
+        self._all_due = 1
 
     def stamp(self, key: tuple[Any, ...]) -> int:
         """Changes when curves are worth working out anew: `key` is a cell's last four fields, or these behind its
@@ -190,16 +199,17 @@ class Acceptance:
             means = counts.shrink(counts.shift(means))
             # A tenant's trials are among its task's: that one is believed for as many as any task is without data.
             weights = [PSEUDO + n for n in counts.trials]
-        return Curve(tuple(means), tuple(weights), self._fill(cell.drafter))
+        return Curve(tuple(means), tuple(weights), self._fill(cell))
 
     def update(self, cell: Cell, stats: SpecStats, k: int) -> None:
         """Learn from one request that was speculated with `k`; plain rounds are not for here."""
         self._add(cell, Counts.of(depth_counts(stats, k, may_miss=cell.drafter in LOOK_UPS)))
         if stats.num_proposed is not None:
-            proposed, asked = self._fills.get(cell.drafter, (_FILL * _FILL_WEIGHT, _FILL_WEIGHT))
-            self._fills[cell.drafter] = (
-                _KEEP_ALL * proposed + stats.num_proposed / k,
-                _KEEP_ALL * asked + stats.num_verify_steps,
+            key = (cell.drafter, cell.task)
+            proposed, asked = self._fills.get(key, (0.0, 0.0))
+            self._fills[key] = (
+                _KEEP_TASK * proposed + stats.num_proposed / k,
+                _KEEP_TASK * asked + stats.num_verify_steps,
             )
 
     def replay(self, cell: Cell, stats: SpecStats, k: int) -> None:
@@ -220,24 +230,26 @@ class Acceptance:
             kept.due = kept.num_updates + min(1 + kept.num_updates // _GATHER, _MAX_GATHER)
             for key in (cell[2:], (cell.drafter, *cell[2:])):
                 self._stamps.put(key, self._num_all)
-        if self._num_all % _ALL_GATHER == 0:
+        if self._num_all >= self._all_due:
+            self._all_due = self._num_all + min(1 + self._num_all // _GATHER, _ALL_GATHER)
             self._all_stamp = self._num_all
 
-    def _fill(self, drafter: str) -> float:
-        if drafter not in LOOK_UPS:
+    def _fill(self, cell: Cell) -> float:
+        """How often a look-up finds something depends on the task, and not on temperature as its acceptance does."""
+        if cell.drafter not in LOOK_UPS:
             return 1.0
-        proposed, asked = self._fills.get(drafter, (_FILL, 1.0))
-        return min(1.0, max(0.02, proposed / asked))
+        proposed, asked = self._fills.get((cell.drafter, cell.task), (0.0, 0.0))
+        return min(1.0, max(0.02, (proposed + PSEUDO * _FILL) / (asked + PSEUDO)))
 
     def to_state(self) -> dict[str, Any]:
         """Plain data of all counts."""
         counts = [[list(key), c.trials, c.successes, c.expected] for key, c in self._counts.items()]
-        return {"counts": counts, "fills": {name: list(pair) for name, pair in self._fills.items()}}
+        return {"counts": counts, "fills": [[*key, *pair] for key, pair in self._fills.items()]}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Acceptance:
         found = cls()
         for key, trials, successes, expected in state["counts"]:
             found._counts[tuple(key)] = Counts(list(trials), list(successes), expected)
-        found._fills = {name: (pair[0], pair[1]) for name, pair in state["fills"].items()}
+        found._fills = {(drafter, task): (proposed, asked) for drafter, task, proposed, asked in state["fills"]}
         return found

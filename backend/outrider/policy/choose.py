@@ -17,7 +17,7 @@ from outrider.policy.features import Features
 from outrider.policy.learning import Learner
 from outrider.policy.limits import Band, WorkloadPolicy
 from outrider.policy.options import Entry, Menu, Row
-from outrider.policy.rounds import context_bucket, occupancy
+from outrider.policy.rounds import RELIEF, TIGHT, context_bucket, occupancy, pressure
 
 #: Kinds of requests, and menus of one kind, that are remembered.
 _MAX_KINDS, _MAX_ROWS = 4096, 1024
@@ -54,7 +54,7 @@ class Kind:
     moved: list[str] = field(default_factory=list)
     """Drafters whose curves have moved, in the order in which they did."""
     menus: dict[tuple[object, ...], Menu] = field(default_factory=dict)
-    rows: dict[tuple[LaneAbility, int, int], Row] = field(default_factory=dict)
+    rows: dict[tuple[LaneAbility, int, int, int], Row] = field(default_factory=dict)
     shut: frozenset[str] = frozenset()
     """Drafters that do not pay for it."""
     shut_at: tuple[int, bool] = (0, False)
@@ -160,9 +160,11 @@ class Surveyor:
         for view in lanes:
             ability, load = view.ability, view.load
             if load is None or load.read_at_s < oldest_s:
-                key = (ability, -1, 0)
+                key = (ability, -1, 0, 0)
             else:
-                key = (ability, load.num_running + load.num_waiting, load.max_running)
+                usage = load.token_usage
+                tight = 0 if usage is None or usage < TIGHT else pressure(usage)
+                key = (ability, load.num_running + load.num_waiting, load.max_running, tight)
             row = remembered.get(key)
             if row is None:
                 row = remembered[key] = self._row(kind, key, num_tokens)
@@ -181,11 +183,11 @@ class Surveyor:
         source = self._learner.rounds.factors(row.lane, menu.batch)
         return Row(row.key, row.seen, menu, source, row.unserved, row.inexact, num_tokens)
 
-    def _row(self, kind: Kind, remembered_by: tuple[LaneAbility, int, int], num_tokens: int) -> Row:
+    def _row(self, kind: Kind, remembered_by: tuple[LaneAbility, int, int, int], num_tokens: int) -> Row:
         ability, seen = remembered_by[0], occupancy(*remembered_by)
         others = seen.num_others
         cap = min(kind.cap, _cap(kind.policy.load, others))
-        caps = (cap, kind.share if others else 1.0)
+        caps = (cap, RELIEF[seen.pressure] * (kind.share if others else 1.0))
         batch = seen.batch
         key = (id(ability.drafters), id(ability.cost), batch, *caps)
         if key in kind.menus:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from outrider.core import SpecStats
 
-#: Depths that are told apart; deeper ones share the last.
+#: Depths that are told apart, of trees the likeliest drafts; deeper ones share the last.
 DEPTHS = 5
 #: Weight of what is believed before data, in trials.
 PSEUDO = 30.0
@@ -71,18 +72,23 @@ def _inverse_logit(x: float) -> float:
 
 
 def depth_counts(stats: SpecStats, k: int, *, may_miss: bool) -> list[tuple[float, int]]:
-    """Trials and successes of each of k depths: a round that accepted i drafts of more that it had says that draft
+    """Trials and successes of each of k drafts: a round that accepted i drafts of a longer chain says that draft
     i + 1 failed and nothing of later ones; one whose drafts were all accepted says nothing of deeper ones.
+
+    A tree has its likeliest draft first and so on: a draft's trials are the rounds in which the one before it was
+    accepted, as in a chain, so that its hazard is how much less often it is accepted. Then the product of hazards is
+    the chance of each draft, chain or tree, and their sum what so many drafts are worth.
 
     A drafter that `may_miss` and finds nothing is as good as one whose first draft is rejected.
     """
     first = int(may_miss)
-    reach, histogram = _reach(stats, k, first), stats.histogram
+    reach, before = _reach(stats, k, first), stats.num_verify_steps
+    accepted = stats.by_draft or tuple(accumulate(reversed(stats.histogram[1:])))[::-1]
     counts = []
-    for depth in range(k):
-        successes, failures = sum(histogram[depth + 1 :]), sum(histogram[depth : depth + 1])
-        share = 1.0 if depth < first else min(max(reach - depth, 0.0), 1.0)
-        counts.append((successes + share * failures, successes))
+    for place, successes in enumerate((accepted + (0,) * k)[:k]):
+        share = 1.0 if place < first else min(max(reach - place, 0.0), 1.0)
+        counts.append((successes + share * max(before - successes, 0), successes))
+        before = successes
     return counts
 
 

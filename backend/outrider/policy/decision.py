@@ -141,7 +141,8 @@ class Decision:
             return f"the load of lane {self.lane} is unknown or stale, so it counts as full"
         noun = "request" if seen.num_others == 1 else "requests"
         waiting = f", {seen.num_waiting} of them waiting" if seen.num_waiting else ""
-        return f"{seen.num_others} other {noun} on lane {self.lane}{waiting}"
+        tight = f"; its cache is nearly full, so there are {'no' if seen.pressure > 1 else 'fewer'} drafts"
+        return f"{seen.num_others} other {noun} on lane {self.lane}{waiting}{tight if seen.pressure else ''}"
 
     def _plan_reasons(self) -> Iterator[str]:
         yield f"{self.option.shown}: {RULES[self.rule]}"

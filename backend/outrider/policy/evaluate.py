@@ -50,7 +50,9 @@ class Record:
             stats = None
             if histogram is not None:
                 accepted = sum(i * n for i, n in enumerate(histogram))
-                stats = SpecStats(sum(histogram), accepted, tuple(histogram), data.get("num_proposed"))
+                by_draft = data.get("by_draft")
+                counts = tuple(histogram), data.get("num_proposed"), None if by_draft is None else tuple(by_draft)
+                stats = SpecStats(sum(histogram), accepted, *counts)
             features = _FEATURES.validate_python(data["features"])
             written = _USUAL_TOKENS if stats is None else stats.num_accepted + stats.num_verify_steps + 1
             num_tokens = data.get("num_tokens") or written

@@ -51,9 +51,9 @@ class DrafterLimits(_Model):
     """How a drafter may be used."""
 
     min_k: K = 1
-    """the least number of draft tokens per step"""
+    """the least number of draft tokens per step, of trees that of their nodes"""
     max_k: K = 5
-    """the largest number of draft tokens per step"""
+    """the largest number of draft tokens per step, of trees that of their nodes"""
     prior: Share | None = None
     """the expected acceptance of the first draft at temperature 0, before anything is learnt"""
 

@@ -63,7 +63,7 @@ class Replay:
 
     def __init__(self, drafter: str, k: int) -> None:
         self._lookup, self._k = _RULES[drafter](), k
-        self._histogram = [0] * (k + 1)
+        self._histogram, self._by_draft = [0] * (k + 1), [0] * k
         self._num_proposed = 0
 
     def rounds(self, written: Written) -> Iterator[None]:
@@ -79,8 +79,11 @@ class Replay:
         while at < len(answer) - 1:
             # The target's own token follows the drafts, so the last one is never drafted.
             drafts = lookup.drafts(min(self._k, len(answer) - 1 - at))
-            accepted = _num_accepted(drafts, answer[at:])
+            path = _accepted(drafts, answer[at:])
+            accepted = len(path)
             self._histogram[accepted] += 1
+            for node in path:
+                self._by_draft[node] += 1
             self._num_proposed += len(drafts.token_ids)
             for token in answer[at : at + accepted + 1]:
                 lookup.add(token)
@@ -92,17 +95,20 @@ class Replay:
         """Of the rounds so far; None before the first, as for an answer that is too short."""
         num_accepted = sum(i * n for i, n in enumerate(self._histogram))
         num_rounds = sum(self._histogram)
-        return SpecStats(num_rounds, num_accepted, tuple(self._histogram), self._num_proposed) if num_rounds else None
+        if not num_rounds:
+            return None
+        counts = tuple(self._histogram), self._num_proposed, tuple(self._by_draft)
+        return SpecStats(num_rounds, num_accepted, *counts)
 
 
-def _num_accepted(drafts: Growth, answer: Sequence[int]) -> int:
-    """How far a path from the root goes along the answer."""
-    node, depth = -1, 0
+def _accepted(drafts: Growth, answer: Sequence[int]) -> list[int]:
+    """The path from the root that goes along the answer; a look-up's likeliest drafts stand first."""
+    path = [-1]
     for i, (token, parent) in enumerate(zip(drafts.token_ids, drafts.parents, strict=True)):
         # Parents stand before their children, so one pass finds the path.
-        if parent == node and token == answer[depth]:
-            node, depth = i, depth + 1
-    return depth
+        if parent == path[-1] and token == answer[len(path) - 1]:
+            path.append(i)
+    return path[1:]
 
 
 class _Rule(Protocol):

@@ -82,8 +82,8 @@ _NONE: frozenset[str] = frozenset()
 class Row:
     """One lane at its load."""
 
-    key: tuple[LaneAbility, int, int]
-    """What it is remembered by: the lane, requests on it (-1: unknown) and its running limit."""
+    key: tuple[LaneAbility, int, int, int]
+    """What it is remembered by: the lane, requests on it (-1: unknown), its running limit, its cache's pressure."""
     seen: Occupancy
     menu: Menu
     source: Factors
@@ -123,7 +123,7 @@ class Row:
     _refused: tuple[Refusal, ...] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        running, waiting, _ = self.seen
+        running, waiting = self.seen[:2]
         self.lane, self.factors = self.key[0], self.source.now
         self.version, self.is_bounded = self.menu.version, self.menu.is_bounded
         self.num_others = running + waiting - 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from outrider.core import MAX_K, OFF, LaneAbility
-from outrider.cost import ClosedCost, CostTable
+from outrider.cost import DRAFTED, MAX_DEPTH, ClosedCost, CostTable
 
 #: Cost of one draft step in plain steps, where no table says; of a look-up it is one proposal, whatever k is.
 _DRAFT_STEPS = {
@@ -20,8 +20,9 @@ _DRAFT_STEPS = {
 _USUAL_DRAFT = 0.05
 #: Drafters that propose all their tokens at once.
 _AT_ONCE = frozenset({"ngram", "suffix", "prediction", "medusa"})
-#: Draft tokens of the proposals that cost tables were measured with.
-_TABLE_DRAFTED = 4
+#: Draft steps at most of those that draft trees. For hot requests they draft chains, whose later steps are not
+#: counted: so long a chain does not pay there.
+_DEPTHS = {"eagle2": MAX_DEPTH, "eagle3": MAX_DEPTH} | dict.fromkeys(_AT_ONCE, 1)
 #: Context is rounded up to these.
 _CONTEXTS = (128, 512, 2048, 8192, 32768)
 #: How fast corrections follow in the end; the n-th observation counts for 1 / (n + _DOUBT) at first.
@@ -30,11 +31,15 @@ _RATE, _DOUBT = 0.2, 2.0
 _CLIP = math.log(2.0)
 #: Largest batches of the sizes that corrections tell apart; a last one is beyond.
 _SIZES = (1, 4, 12)
-#: Corrections that moved by less are as good as before.
-_NEAR = 0.01
+#: Corrections that moved by less are as good as before; no gain that counts is as small.
+_NEAR = 0.02
 
 #: Rows of seconds that are remembered, over lanes, loads and contexts.
 _MAX_REMEMBERED = 10_000
+#: Shares of a lane's cache in use from which on drafts are fewer, and there are none: their rows take places in it,
+#: and when it is full, the lane throws requests out and computes them again. And the share of k that each leaves.
+TIGHT, _FULL = 0.9, 0.97
+RELIEF = (1.0, 0.5, 0.0)
 #: Shares of rounds with drafts are told apart to this part.
 _FILLS = 64
 #: Running requests are told apart up to the first of these, and rounded up to the next beyond.
@@ -58,6 +63,8 @@ class Occupancy(NamedTuple):
     """Requests in each round, this one included."""
     num_waiting: int
     is_known: bool
+    pressure: int = 0
+    """How near its cache is to being full: a place in `RELIEF`."""
 
     @property
     def batch(self) -> int:
@@ -70,7 +77,12 @@ class Occupancy(NamedTuple):
         return self.num_running + self.num_waiting - 1
 
 
-def occupancy(ability: LaneAbility, num_requests: int, max_running: int) -> Occupancy:
+def pressure(token_usage: float) -> int:
+    """Of a lane's cache that is in use to this share."""
+    return (token_usage >= TIGHT) + (token_usage >= _FULL)
+
+
+def occupancy(ability: LaneAbility, num_requests: int, max_running: int, pressure: int = 0) -> Occupancy:
     """Of a lane with so many other requests, which itself says how many it runs at once, or 0.
 
     Unknown load, below 0, is not idle: the lane is taken for full, with nobody waiting.
@@ -81,7 +93,7 @@ def occupancy(ability: LaneAbility, num_requests: int, max_running: int) -> Occu
     limit = min(limit, max_running or limit)
     total = num_requests + 1
     running = min(total, limit)
-    return Occupancy(running, total - running, True)
+    return Occupancy(running, total - running, True, pressure)
 
 
 @dataclass(slots=True, eq=False)
@@ -120,16 +132,14 @@ class Rounds:
             self._forwards[key] = found
         return found
 
-    def draft_s(self, ability: LaneAbility, drafter: str, num_running: int, k: int) -> float:
-        """Seconds that the round's proposals of k drafts take."""
+    def draft_s(self, ability: LaneAbility, drafter: str, num_running: int) -> float:
+        """Seconds that one draft step of the round's proposals takes."""
         cost = ability.cost
         if isinstance(cost, CostTable) and drafter in cost.draft_s:
-            steps = 1.0 if drafter in _AT_ONCE else k / _TABLE_DRAFTED
-            return num_running * cost.draft_s[drafter] * steps
+            return num_running * cost.draft_s[drafter] / min(_DEPTHS.get(drafter, MAX_K), DRAFTED)
         plain_s = cost.at(num_running, num_running, 0)
         own = cost.draft_steps if isinstance(cost, ClosedCost) else {}
-        steps = own.get(drafter, _DRAFT_STEPS.get(drafter, _USUAL_DRAFT))
-        return plain_s * steps * (1 if drafter in _AT_ONCE else k)
+        return plain_s * own.get(drafter, _DRAFT_STEPS.get(drafter, _USUAL_DRAFT))
 
     def round_s(self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float) -> tuple[float, ...]:
         """Entry k: expected seconds of a round, before correction, when a share `fill` of rounds has drafts; `scene`
@@ -145,10 +155,9 @@ class Rounds:
     def _round_s(self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float) -> Iterator[float]:
         forwards = self.forwards(ability, *scene)
         yield forwards[0]
-        once_s = self.draft_s(ability, drafter, scene[0], 1)
-        is_at_once = drafter in _AT_ONCE
+        step_s, depth = self.draft_s(ability, drafter, scene[0]), _DEPTHS.get(drafter, MAX_K)
         for k in range(1, MAX_K + 1):
-            yield (1 - fill) * forwards[0] + fill * forwards[k] + once_s * (1 if is_at_once else k)
+            yield (1 - fill) * forwards[0] + fill * forwards[k] + step_s * min(k, depth)
 
     def correction(self, lane: str, drafter: str = OFF, batch: int = 1) -> float:
         """What predictions for this drafter on this lane in such a batch are multiplied by."""

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from random import Random
 
 from outrider.core import MAX_K, TASKS, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
-from outrider.policy.acceptance import Cell, prior_hazards, temperature_bucket
+from outrider.policy.acceptance import LOOK_UPS, Cell, prior_hazards, temperature_bucket
 from outrider.policy.counts import DEPTHS
 from outrider.policy.decide import PolicySet
 from outrider.policy.decision import Decision
 from outrider.policy.features import Features
 from outrider.policy.learning import Feedback
 
+#: Share of the rounds without an accepted draft in which a look-up has drafts all the same.
+_MISSED_FILL = 0.15
 #: Hazards of a drafter for a task at a temperature: what is true in the simulated world.
 Truth = Callable[[str, Features], Sequence[float]]
 
@@ -102,10 +104,9 @@ def serve(decision: Decision, arrival: Arrival, truth: Truth, random: Random) ->
         histogram[accepted] += 1
         written += accepted + 1
     rounds = sum(histogram)
-    fill = decision.kind.curves[plan.drafter, decision.option.is_sampled][1].fill
     num_accepted = sum(i * n for i, n in enumerate(histogram))
-    # A round that accepted drafts had some, however seldom the drafter is believed to have.
-    num_drafted = max(round(rounds * fill), rounds - histogram[0])
+    fill = _MISSED_FILL if plan.drafter in LOOK_UPS else 1.0
+    num_drafted = rounds - histogram[0] + round(fill * histogram[0])
     seconds = rounds * decision.round_s(num_drafted / rounds)
     stats = SpecStats(rounds, num_accepted, tuple(histogram), num_drafted * plan.k)
     plain_s = (written - 1) * decision.plain_round_s()

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from outrider.core import DRAFTERS, DRAWN_DRAFTERS, MAX_K, OFF, SMALL_CPU, SURFACES, DrafterAbility, LaneAbility
-from outrider.cost import ClosedCost, CostTable
+from outrider.core import DRAFTERS, DRAWN_DRAFTERS, MAX_K, OFF, SURFACES, DrafterAbility, LaneAbility
+from outrider.cost import SMALL_CPU, ClosedCost, CostTable
 from outrider.profiles import SGLangSection, SpeculationSection, UrlSection
 from outrider.runtimes.dialects import GENERATE, MESSAGES, RESPONSES
 

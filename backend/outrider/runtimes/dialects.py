@@ -122,6 +122,9 @@ class _Generate(Dialect):
         count = _meta(chunk).get("completion_tokens")
         return count if isinstance(count, int) else None
 
+    def text(self, answer: Mapping[str, Any]) -> str | None:
+        return _joined([answer])
+
     def streamed_text(self, chunks: Sequence[Mapping[str, Any]]) -> str:
         texts = [chunk["text"] for chunk in chunks if isinstance(chunk.get("text"), str)]
         return texts[-1] if texts else ""
@@ -157,6 +160,10 @@ class _Responses(Dialect):
         inner = chunk.get("response", chunk)
         return _output_tokens(inner) if isinstance(inner, dict) else None
 
+    def text(self, answer: Mapping[str, Any]) -> str | None:
+        said = [item for item in _objects(answer.get("output")) if item.get("type") == "message"]
+        return _joined([part for item in said for part in _objects(item.get("content"))])
+
     def _part(self, chunk: Mapping[str, Any]) -> object:
         return chunk.get("delta") if chunk.get("type") == "response.output_text.delta" else None
 
@@ -186,6 +193,9 @@ class _Messages(Dialect):
 
     def completion_tokens(self, chunk: Mapping[str, Any]) -> int | None:
         return _output_tokens(chunk)
+
+    def text(self, answer: Mapping[str, Any]) -> str | None:
+        return _joined(_objects(answer.get("content")))
 
     def _part(self, chunk: Mapping[str, Any]) -> object:
         delta = chunk.get("delta")
@@ -229,6 +239,17 @@ def _spliced(raw: bytes, add: Mapping[str, bytes], model: str | None) -> bytes:
 def _meta(chunk: Mapping[str, Any]) -> Mapping[str, Any]:
     meta = chunk.get("meta_info")
     return meta if isinstance(meta, dict) else {}
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    """Those of a list; none of anything else."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _joined(parts: Sequence[Mapping[str, Any]]) -> str | None:
+    """Their texts; None where none has any."""
+    texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+    return "".join(texts) if texts else None
 
 
 def _output_tokens(chunk: Mapping[str, Any]) -> int | None:

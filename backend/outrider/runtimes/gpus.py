@@ -1,4 +1,10 @@
-"""How busy the GPUs of this machine are, by NVML; unknown without its library, a driver or a GPU."""
+"""How busy the GPUs of this machine are, by NVML; unknown without its library, a driver or a GPU.
+
+Metrics, `/outrider/lanes` and the inputs of decisions show it; nothing is decided by it. A server takes its memory
+when it starts, so what of its own cache is in use tells how much is left, and the policy goes by that. Utilisation is
+near 1 as soon as one request runs, and how many run is known; what others' work on the GPU costs is in the times of
+rounds, by which the policy corrects its costs.
+"""
 
 from __future__ import annotations
 

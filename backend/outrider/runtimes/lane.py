@@ -156,8 +156,12 @@ class Lane:
             "is_draining": self.is_draining,
             "breaker": self.breaker.to_wire(time.monotonic()),
             "load": None if load is None else load.to_wire(),
-            "gpus": None if self.gpus is None else [asdict(gpu) for gpu in self.gpus],
+            "gpus": self.gpus_to_wire(),
         }
+
+    def gpus_to_wire(self) -> list[dict[str, Any]] | None:
+        """Null while they are unknown."""
+        return None if self.gpus is None else [asdict(gpu) for gpu in self.gpus]
 
     def load(self) -> LaneLoad | None:
         """Requests of others at the last reading, and ours as of now; None while there is no reading.

@@ -100,11 +100,13 @@ def read_stats(details: object) -> SpecStats | None:
     if not read:
         return None
     proposed = [stats.num_proposed for stats in read if stats.num_proposed is not None]
+    by_draft = [stats.by_draft for stats in read if stats.by_draft is not None]
     return SpecStats(
         num_verify_steps=sum(stats.num_verify_steps for stats in read),
         num_accepted=sum(stats.num_accepted for stats in read),
         histogram=_sum_columns([stats.histogram for stats in read]),
         num_proposed=sum(proposed) if len(proposed) == len(read) else None,
+        by_draft=_sum_columns(by_draft) if len(by_draft) == len(read) else None,
     )
 
 
@@ -119,11 +121,13 @@ def _read_entry(entry: object) -> SpecStats | None:
     if not isinstance(histogram, list):
         raise ValueError("statistics without a histogram")
     proposed = entry.get("spec_num_proposed_drafts")
+    by_draft = entry.get("spec_correct_by_draft")
     stats = SpecStats(
         num_verify_steps=_count(entry.get("spec_verify_ct")),
         num_accepted=_count(entry.get("spec_num_correct_drafts")),
         histogram=tuple(_count(bucket) for bucket in histogram),
         num_proposed=None if proposed is None else _count(proposed),
+        by_draft=tuple(_count(count) for count in by_draft) if isinstance(by_draft, list) else None,
     )
     if stats.num_proposed is not None and stats.num_proposed < stats.num_accepted:
         raise ValueError(f"{stats.num_accepted} drafts accepted of {stats.num_proposed} proposed")

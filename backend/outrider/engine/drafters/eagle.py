@@ -8,10 +8,10 @@ from typing import Literal
 
 import torch
 
+from outrider.cost import MAX_DEPTH
 from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.eagle_head import EagleHead
 from outrider.engine.drafters.eagle_tree import (
-    MAX_DEPTH,
     TOP_K,
     USUAL_ACCURACY,
     Nodes,

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from outrider.cost import MAX_DEPTH
 from outrider.engine.checkpoint import section
 from outrider.errors import ModelError
 
@@ -18,8 +19,6 @@ from outrider.errors import ModelError
 Accuracy = tuple[tuple[float, ...], ...]
 #: Children of a node that a growing tree looks at, and nodes of one depth that it goes on from.
 TOP_K = 4
-#: Draft steps of a tree at most.
-MAX_DEPTH = 6
 #: How often the token of each rank is right at each depth, where a head came without calibration.
 USUAL_ACCURACY: Accuracy = tuple(
     tuple(0.55 * 0.9**depth * 0.3**rank for rank in range(TOP_K)) for depth in range(MAX_DEPTH)
