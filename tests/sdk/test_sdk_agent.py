@@ -294,8 +294,6 @@ async def test_where_no_tool_may_be_called_none_is(connect: Any) -> None:
     [
         ({"starts_with": "minus"}, ValueError, "minus"),
         ({"tools": [], "starts_with": "required"}, ValueError, "required"),
-        ({"tool_choice": "none"}, TypeError, "tool_choice"),
-        ({"response_format": City}, TypeError, "response_format"),
     ],
 )
 async def test_what_is_not_an_agent_s_to_be_told_is_refused(connect: Any, options: Any, kind: Any, name: str) -> None:
@@ -304,3 +302,31 @@ async def test_what_is_not_an_agent_s_to_be_told_is_refused(connect: Any, option
         with pytest.raises(kind, match=name):
             Agent(client, **{"tools": [add], **options})
         Agent(client, [add], starts_with="add")
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"),
+    [
+        ({"temprature": 0}, TypeError, "temprature"),
+        ({"tool_choice": "none"}, TypeError, "tool_choice is the agent's own"),
+        ({"response_format": City}, TypeError, "response_format is the agent's own"),
+        ({"k": 99}, ValueError, "k: "),
+        ({"priority": "soon"}, ValueError, "priority"),
+        ({"extra_body": {"tools": []}}, ValueError, "extra_body: 'tools'"),
+    ],
+    ids=lambda value: str(next(iter(value))) if isinstance(value, dict) else None,
+)
+async def test_wrong_fields_are_named_when_the_agent_is_made(
+    connect: Any, fields: Any, kind: type[Exception], message: str
+) -> None:
+    """Not in the middle of a run, and nothing that the agent says itself is overwritten."""
+    async with connect() as (_, client):
+        with pytest.raises(kind, match=message):
+            Agent(client, [add], **fields)
+
+
+async def test_fields_that_say_nothing_do_not_hide_the_phase(connect: Any) -> None:
+    """`off=False` and `task=None` are the defaults, so that the turn has its phase's task."""
+    async with connect(said("x")) as (lane, client):
+        await Agent(client, [add], off=False, task=None).run("go")
+        assert bodies(lane)[0]["outrider"] == {"task": "extract"}

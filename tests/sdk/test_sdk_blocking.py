@@ -84,6 +84,8 @@ def test_closing_twice_is_closing(lane: ScriptedLane) -> None:
     with Client(lane.url + "/v1") as client:
         client.chat("hi")
         client.close()
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            client.chat("hi")
     client.close()
 
 

@@ -341,3 +341,17 @@ def test_wrong_settings_are_named(make: Any, name: str) -> None:
     """By their own name."""
     with pytest.raises((ValueError, TypeError), match=name):
         make()
+
+
+@pytest.mark.parametrize(("method", "num_requests"), [("POST", 1), ("PATCH", 1), ("GET", 2), ("DELETE", 2)])
+async def test_a_route_is_asked_again_where_that_cannot_double(connect: Any, method: str, num_requests: int) -> None:
+    """What a POST to some route does is not known, so that a broken one is the caller's to repeat."""
+    async with connect() as (lane, client):
+        replies = [Reply(steps=(Fault.CLOSE,)), json_reply({})]
+        lane.overrides["/any"] = lambda _: replies[len(lane.requests) - 1]
+        if num_requests == 1:
+            with pytest.raises(ConnectionFailed):
+                await client.request(method, "/any", {})
+        else:
+            await client.request(method, "/any")
+        assert len(lane.requests) == num_requests
