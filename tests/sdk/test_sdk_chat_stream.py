@@ -175,3 +175,26 @@ async def test_a_tool_call_whose_function_is_no_object(connect: Any) -> None:
         with pytest.raises(ConnectionFailed, match="unexpected form"):
             async with client.chat_stream("hi") as stream:
                 await stream.result()
+
+
+async def test_tokens_are_counted_for_the_piece_that_has_them(connect: Any) -> None:
+    """Those of reasoning and of calls are not added to the text behind them."""
+
+    def usage(tokens: int, accepted: int) -> dict[str, Any]:
+        details = {"accepted_draft_tokens": accepted}
+        return {**USAGE, "completion_tokens": tokens, "completion_tokens_details": details}
+
+    chunks = [
+        delta(usage=usage(3, 1), reasoning_content="why"),
+        delta(usage=usage(5, 2), content="x"),
+        delta(usage=usage(9, 5), content="y", reasoning_content="z"),
+        delta(usage=usage(9, 5), tool_calls=[{"index": 0, "id": "t", "function": {"name": "f"}}]),
+        delta("stop"),
+        DONE,
+    ]
+    async with connect(stream_of(*chunks)) as (_, client):
+        *events, end = await collect(client.chat_stream("hi", counts_tokens=True))
+    assert [(type(one), one.num_tokens, one.num_accepted) for one in events] == [
+        (OtherDelta, 3, 1), (TextDelta, 2, 1), (TextDelta, 4, 3), (OtherDelta, None, None), (OtherDelta, 0, 0),
+    ]  # fmt: skip
+    assert end.usage.completion_tokens == 9

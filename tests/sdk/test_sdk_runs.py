@@ -17,6 +17,7 @@ RUN = {
     "created_at": 1.5,
     "num_events": 0,
     "route": "/v1/chat/completions",
+    "request_id": "q1",
 }
 EVENTS = [delta(content=piece) for piece in "abcd"] + [delta("stop"), DONE]
 PATH = "/outrider/runs/run_1"
@@ -51,7 +52,7 @@ async def test_a_run_is_begun_shown_cancelled_and_deleted(connect: Any) -> None:
         ended = await client.runs.cancel(run.id)
         await client.runs.delete(run.id)
         sent = lane.requests[0]
-    assert (run.status, run.is_over, run.created_at) == ("queued", False, 1.5)
+    assert (run.status, run.is_over, run.created_at, run.request_id) == ("queued", False, 1.5, "q1")
     assert run.model_extra == {"object": "outrider.run", "route": "/v1/chat/completions"}
     assert shown.is_over and shown.ended_at == 2.0
     assert ended.is_over and ended.error == {"message": "gone"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from typing import Any
 
 import pytest
@@ -175,3 +176,41 @@ async def test_aclosing_works(connect: Any, until: Any) -> None:
         async with client.chat_stream("hi") as stream, contextlib.aclosing(stream):
             await anext(stream)
         await until(lambda: lane.num_open == 0)
+
+
+async def test_a_forgotten_stream_frees_its_connection(connect: Any, until: Any) -> None:
+    """One that was entered by hand, left open and dropped, as a reader that fails in a callback may do."""
+    async with connect(stream_of(delta(content="a"), Fault.HANG), STREAM) as (lane, client):
+        stream = await client.chat_stream("hi").__aenter__()
+        assert (await anext(stream)).text == "a"
+        assert lane.num_open == 1
+        del stream
+        gc.collect()
+        await until(lambda: len(lane.disconnects) == 1 and lane.num_open == 0)
+        assert (await collect(client.chat_stream("again")))[-1].finish_reason == "stop"
+
+
+async def test_a_hundred_streams_leave_no_connection_behind(connect: Any, until: Any) -> None:
+    """Read to the end, left by break, by an exception, cancelled: whatever the order, the lane holds none open."""
+    async with connect() as (lane, client):
+        lane.reply = lambda request: (
+            STREAM if request.json()["seed"] % 4 == 0 else stream_of(delta(content="a"), Fault.HANG)
+        )
+
+        async def read(seed: int) -> None:
+            async with client.chat_stream("hi", seed=seed) as stream:
+                async for _ in stream:
+                    if seed % 4 == 1:
+                        break
+                    if seed % 4 == 2:
+                        raise KeyError(seed)
+
+        tasks = [asyncio.create_task(read(seed)) for seed in range(100)]
+        await until(lambda: lane.num_open == 25 and len(lane.requests) == 100)  # those that hang
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        await until(lambda: lane.num_open == 0)
+        kinds = [type(end) for end in ends]
+        assert kinds == [type(None), type(None), KeyError, asyncio.CancelledError] * 25
+        assert len(lane.disconnects) == 75

@@ -29,8 +29,8 @@ class AsyncClient:
     after its first event, and what begins a run or a POST of `request` only where it had no effect: without a
     connection, or refused with 429 or 503. A client may be used by many tasks of one event loop at once.
 
-    Every result and every stream has the answer as it came beside it: `head` (status, headers, retries, request id)
-    and, of a result, `raw` (its JSON). `request` gives the bytes.
+    Answers of a model, whole or streamed, have beside them what came: `head` (status, headers, retries, request
+    id) and, at the end, `raw` (the JSON). `request` gives the bytes of any route.
 
     Calls raise APIError for an error that the server reports (its classes are in `outrider.errors`, `request_id` is
     set), ConnectionFailed or ConnectionTimeout when no answer came, TypeError or ValueError for a wrong argument,

@@ -55,6 +55,7 @@ class EventSource:
         """`event_s` is the longest wait for an event but the first, in seconds."""
         self.head = head
         self._response = response
+        self._loop = asyncio.get_running_loop()
         self._waiting = waiting
         self._event_s = event_s
         self._decoder = SSEDecoder()
@@ -93,6 +94,11 @@ class EventSource:
 
     def close(self) -> None:
         self._response.close()
+
+    def __del__(self) -> None:
+        # An open response is held by its own connection, so that it would never be collected. This may be any thread.
+        if not (self._response.closed or self._loop.is_closed()):
+            self._loop.call_soon_threadsafe(self._response.close)
 
 
 class KeptSource:

@@ -208,6 +208,8 @@ class Run(WireObject):
     started_at: float | None = None
     ended_at: float | None = None
     expires_at: float | None = None
+    request_id: str | None = None
+    """The `x-request-id` of the call that began it."""
     num_events: int = 0
     """Events so far, numbered from 1."""
     error: dict[str, Any] | None = None
