@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from sdk_wire import DONE, USAGE, called, delta, said, stream_of
 
 from outrider import Agent, Session, Tool, ToolAnswer, TurnLimitReached, errors
+from outrider.dispatch.affinity import Affinity, prefix_keys
 from outrider.runtimes.scripted import Fault, Reply, error_reply
 
 
@@ -357,7 +358,7 @@ async def test_what_was_read_before_is_offered_again(connect: Any, leads_to: Any
 
 
 async def test_every_request_begins_with_the_one_before(connect: Any) -> None:
-    """Over turns, runs and the request for a structured answer: the tools too, so that a lane keeps what it read."""
+    """Over turns, runs and the request for a structured answer, tools too: so the gateway finds its lane again."""
     replies = [called(("add", '{"a": 1, "b": 1}')), said("It is Oslo."), said(CITY), called(("add", "{")), said(CITY)]
     async with connect(*replies) as (lane, client):
         agent, session = Agent(client, [add], output=City, instructions="Be brief."), Session()
@@ -368,6 +369,9 @@ async def test_every_request_begins_with_the_one_before(connect: Any) -> None:
     for before, after in pairwise(sent):
         assert after["messages"][: len(before["messages"])] == before["messages"]
         assert after["tools"] == before["tools"]
+        affinity = Affinity()
+        affinity.served(prefix_keys(before, None), "the lane of the one before")
+        assert affinity.home(prefix_keys(after, None)[:-1]) is not None
 
 
 def streamed_call(*calls: tuple[str, str]) -> Reply:
