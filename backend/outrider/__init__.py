@@ -39,12 +39,14 @@ if TYPE_CHECKING:
         Unauthorized,
         UnsupportedMediaType,
     )
-    from outrider.sdk.agent import Agent, AgentResult, Turn
-    from outrider.sdk.blocking import BlockingStream, Client
+    from outrider.sdk.agent import Agent
+    from outrider.sdk.blocking import BlockingResponses, BlockingRuns, Client
+    from outrider.sdk.chat_stream import ChatStream
     from outrider.sdk.client import AsyncClient
     from outrider.sdk.options import CallOptions, ClientOptions, ConnectionLimits, Timeouts
     from outrider.sdk.phase import Phase, Situation, guess_phase
-    from outrider.sdk.request import CallFields, ChatFields, HintFields
+    from outrider.sdk.request import CallFields, ChatFields, HintFields, ResponseFields
+    from outrider.sdk.responses import Responses, ResponseStream
     from outrider.sdk.results import (
         ChatResult,
         Finished,
@@ -57,15 +59,31 @@ if TYPE_CHECKING:
     )
     from outrider.sdk.runs import Runs
     from outrider.sdk.session import Session
-    from outrider.sdk.stream import ChatStream, StreamState
+    from outrider.sdk.stream import StreamState
     from outrider.sdk.tool import Tool, ToolAnswer
-    from outrider.sdk.wire import FunctionCall, Message, Model, OutputItem, ResponseUsage, Run, ToolCall, Usage
+    from outrider.sdk.turn import AgentEvent, AgentResult, Turn
+    from outrider.sdk.waiting import BlockingStream
+    from outrider.sdk.wire import (
+        FunctionCall,
+        InputItem,
+        Message,
+        Model,
+        OutputItem,
+        ResponseEvent,
+        ResponseUsage,
+        Run,
+        ToolCall,
+        Usage,
+    )
 
 __all__ = [
     "APIError",
     "Agent",
+    "AgentEvent",
     "AgentResult",
     "AsyncClient",
+    "BlockingResponses",
+    "BlockingRuns",
     "BlockingStream",
     "BodyTooLarge",
     "CallFields",
@@ -87,6 +105,7 @@ __all__ = [
     "Head",
     "HintFields",
     "Hints",
+    "InputItem",
     "InternalError",
     "InvalidRequest",
     "LaneFailed",
@@ -109,7 +128,11 @@ __all__ = [
     "RequestError",
     "RequestTimeout",
     "Response",
+    "ResponseEvent",
+    "ResponseFields",
+    "ResponseStream",
     "ResponseUsage",
+    "Responses",
     "RouteNotFound",
     "Run",
     "RunNotFound",
@@ -142,8 +165,8 @@ _HOMES = (
     *(
         f"outrider.sdk.{name}"
         for name in (
-            "wire", "results", "options", "stream", "client", "request", "runs", "blocking", "phase", "session",
-            "tool", "agent",
+            "wire", "results", "options", "stream", "chat_stream", "client", "request", "responses", "runs",
+            "waiting", "blocking", "phase", "session", "tool", "turn", "agent",
         )
     ),
 )  # fmt: skip

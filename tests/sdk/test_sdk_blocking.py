@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 import pytest
 from sdk_wire import DONE, delta, said, stream_of
 
-from outrider import Agent, Client, Finished, StreamState, TextDelta, errors
+from outrider import Agent, Client, ConnectionLimits, Finished, StreamState, TextDelta, errors
 from outrider.runtimes.scripted import (
     Fault,
+    Recorded,
     Reply,
     ScriptedLane,
     chat_reply,
     completion_reply,
     error_reply,
+    event,
     json_reply,
 )
 
@@ -84,6 +86,8 @@ def test_closing_twice_is_closing(lane: ScriptedLane) -> None:
     with Client(lane.url + "/v1") as client:
         client.chat("hi")
         client.close()
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            client.chat("hi")
     client.close()
 
 
@@ -112,3 +116,75 @@ async def test_inside_an_event_loop_it_refuses() -> None:
     with pytest.raises(RuntimeError, match="event loop"):
         client.wait(coroutine)
     coroutine.close()
+
+
+def test_runs(lane: ScriptedLane) -> None:
+    """Begun, followed, taken up behind the last event that was read, waited for, cancelled, forgotten."""
+    run = {"id": "run_1", "status": "in_progress"}
+    events = [delta(content=piece) for piece in "abcd"] + [delta("stop"), DONE]
+
+    def behind(request: Recorded) -> Reply:
+        after = int(request.headers.get("last-event-id", 0))
+        return stream_of(*(b"id: %d\n%b" % (n, data) for n, data in enumerate(events, 1) if n > after))
+
+    lane.reply = replies(json_reply(run, 202))
+    lane.overrides |= {"/outrider/runs/run_1": json_reply(run), "/outrider/runs/run_1/events": behind}
+    lane.overrides["/outrider/runs/run_1/cancel"] = json_reply(run | {"status": "cancelled"})
+    with client_of(lane) as client:
+        begun = client.runs.start("Write.", task="creative")
+        with client.runs.events(begun.id) as stream:
+            assert [next(stream), next(stream)] == [TextDelta("a"), TextDelta("b")]
+            seen = stream.last_event_id
+        assert seen == 2
+        with client.runs.events(begun.id, after=seen) as stream:
+            assert stream.result().text == "cd"
+        assert client.runs.result(begun.id).text == "abcd"
+        assert not client.runs.get(begun.id).is_over and client.runs.cancel(begun.id).is_over
+        client.runs.delete(begun.id)
+    assert lane.requests[1].json()["outrider"] == {"task": "creative", "background": True}
+    assert lane.requests[-1].method == "DELETE"
+
+
+def test_responses(lane: ScriptedLane) -> None:
+    """Made, streamed and kept ones."""
+    done = {"id": "resp_1", "status": "completed", "output": []}
+    events = stream_of(
+        event({"type": "response.output_text.delta", "sequence_number": 1, "delta": "a"}),
+        event({"type": "response.completed", "sequence_number": 2, "response": done}),
+    )
+    kept = "/v1/responses/resp_1"
+    lane.overrides[kept] = lambda request: events if "stream" in request.query else json_reply(done)
+    lane.overrides[kept + "/cancel"] = json_reply(done)
+    lane.overrides[kept + "/input_items"] = json_reply({"data": [{"id": "i"}]})
+    lane.overrides["/v1/responses"] = events
+    with client_of(lane) as client:
+        with client.responses.stream("hi") as stream:
+            assert [one.delta for one in stream] == ["a", None]
+        with client.responses.events("resp_1", after=0) as stream:
+            assert stream.result().id == "resp_1"
+        lane.overrides["/v1/responses"] = json_reply(done)
+        assert client.responses("hi").id == client.responses.get("resp_1").id == "resp_1"
+        assert client.responses.cancel("resp_1").status == "completed"
+        assert [item.id for item in client.responses.input_items("resp_1")] == ["i"]
+        client.responses.delete("resp_1")
+
+
+def test_a_derived_client_shares_loop_and_connections(lane: ScriptedLane) -> None:
+    """With other settings, until either is closed."""
+    with client_of(lane) as client:
+        other = client.with_options(api_key="two", headers={"x-team": "b"})
+        client.chat("hi")
+        other.chat("hi")
+        lane.overrides["/any"] = json_reply({"a": 1})
+        assert other.request("GET", "/any", extra_query={"q": "x"}).json() == {"a": 1}
+        sent = [request.headers.get("authorization") for request in lane.requests if request.method == "POST"]
+        assert sent == [None, "Bearer two"] and lane.num_connections == 1
+        assert (lane.requests[-1].query, lane.requests[-1].headers["x-team"]) == ("q=x", "b")
+        lane.reply = replies(completion_reply(stream=True))
+        with other.completions_stream("hi") as stream:
+            assert stream.result().text == "The quick brown fox jumps."
+        with pytest.raises(TypeError, match="limits"):
+            client.with_options(limits=ConnectionLimits())
+        other.close()
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            client.chat("hi")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from sdk_wire import REPORT, SOON, USAGE, WIRE_ERRORS, called
@@ -249,37 +250,6 @@ async def test_completions_whole_and_streamed(connect: Any) -> None:
     assert second["prompt"] == [1, 2] and second["stream"] is True
 
 
-async def test_responses(connect: Any) -> None:
-    """Texts of its messages are joined; usage, report and items are typed; unknown fields are kept."""
-    parts = [{"type": "output_text", "text": "hel"}, {"type": "output_text", "text": "lo"}]
-    output = [
-        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "why"}]},
-        {"type": "message", "id": "m1", "content": parts},
-        {"type": "function_call", "name": "f", "arguments": "{}"},
-    ]
-    usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
-    wire = {"id": "resp_1", "status": "completed", "output": output, "usage": usage, "outrider": REPORT}
-    async with connect() as (lane, client):
-        lane.overrides["/v1/responses"] = json_reply(wire, headers=[("x-request-id", "q2")])
-        response = await client.responses("hi", max_tokens=4, k=2, extra_body={"instructions": "be brief"})
-        sent = lane.requests[0].json()
-        lane.overrides["/v1/responses"] = json_reply({"id": "resp_2"})
-        with pytest.raises(ConnectionFailed, match="unexpected form"):
-            await client.responses([{"role": "user", "content": "hi"}])
-    assert (response.id, response.text, response.status, response.request_id) == (
-        "resp_1",
-        "hello",
-        "completed",
-        "q2",
-    )
-    assert response.usage.output_tokens == 2 and response.report.effective.k == 4
-    assert response.output[2].model_extra == {"name": "f", "arguments": "{}"} and response.raw == wire
-    assert sent == {
-        "model": "m", "input": "hi", "stream": False, "max_output_tokens": 4, "outrider": {"k": 2},
-        "instructions": "be brief",
-    }  # fmt: skip
-
-
 async def test_tool_calls_are_typed(connect: Any) -> None:
     """Names, arguments and ids, in the model's order."""
     async with connect(called(("f", "{}"), ("g", '{"a": 1}'), text="I call.")) as (_, client):
@@ -341,3 +311,48 @@ def test_wrong_settings_are_named(make: Any, name: str) -> None:
     """By their own name."""
     with pytest.raises((ValueError, TypeError), match=name):
         make()
+
+
+@pytest.mark.parametrize(("method", "num_requests"), [("POST", 1), ("PATCH", 1), ("GET", 2), ("DELETE", 2)])
+async def test_a_route_is_asked_again_where_that_cannot_double(connect: Any, method: str, num_requests: int) -> None:
+    """What a POST to some route does is not known, so that a broken one is the caller's to repeat."""
+    async with connect() as (lane, client):
+        replies = [Reply(steps=(Fault.CLOSE,)), json_reply({})]
+        lane.overrides["/any"] = lambda _: replies[len(lane.requests) - 1]
+        if num_requests == 1:
+            with pytest.raises(ConnectionFailed):
+                await client.request(method, "/any", {})
+        else:
+            await client.request(method, "/any")
+        assert len(lane.requests) == num_requests
+
+
+async def test_parameters_of_the_address(connect: Any) -> None:
+    """Of every kind of call; what has a meaning in addresses is escaped."""
+    query = {"api-version": "1 & 2", "n": 3}
+    async with connect(GOOD, chat_reply(stream=True), completion_reply(stream=False)) as (lane, client):
+        await client.chat("hi", extra_query=query)
+        async with client.chat_stream("hi", extra_query=query) as stream:
+            await stream.result()
+        await client.completions("hi", extra_query=query)
+        lane.overrides["/any"] = json_reply({})
+        await client.request("GET", "/any", extra_query=query)
+        assert [parse_qs(request.query) for request in lane.requests] == [{"api-version": ["1 & 2"], "n": ["3"]}] * 4
+        await client.request("GET", "/any")
+        assert lane.requests[-1].query == ""
+
+
+async def test_every_result_has_its_answer_as_it_came(connect: Any) -> None:
+    """Status, headers, request id and body, of whole answers and of streams."""
+    headers = [("X-Request-Id", "q5"), ("X-Outrider-Plan", "ngram;k=3")]
+    wire = answer(later={"a": 1})
+    async with connect(json_reply(wire, 200, headers)) as (lane, client):
+        chat, completion = await client.chat("hi"), await client.completions("hi")
+        assert chat.raw == completion.raw == wire
+        streamed = chat_reply(stream=True)
+        lane.reply = lambda _: Reply(200, (*streamed.headers, *headers), streamed.steps)
+        async with client.chat_stream("hi") as stream:
+            assert stream.request_id == "q5"  # before anything is read
+            result = await stream.result()
+        for head in (chat.head, completion.head, stream.head, result.head):
+            assert (head.status, head.request_id, head.headers["x-outrider-plan"]) == (200, "q5", "ngram;k=3")

@@ -55,3 +55,11 @@ def test_what_a_tool_gave_is_the_prediction() -> None:
 def test_without_such_a_tool_nothing_is_predicted(found: Situation) -> None:
     """No text is offered that the answer is not expected to repeat."""
     assert prediction_for("edit", found) is None
+
+
+def test_what_was_given_before_is_offered_where_nothing_newer_is() -> None:
+    """Of the same kind only."""
+    earlier = (answer("edit", "old"), answer("quote", "page"))
+    assert prediction_for("edit", Situation([], (), False, False, earlier)) == "old"
+    assert prediction_for("edit", Situation([], (answer("edit", "new"),), False, False, earlier)) == "new"
+    assert prediction_for("json", Situation([], (answer("edit", "new"),), True, False, earlier)) is None

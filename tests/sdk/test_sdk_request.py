@@ -148,8 +148,8 @@ def test_each_route_has_its_own_keywords() -> None:
     with pytest.raises(TypeError, match="'tools'"):
         completions_ask("hi", {"tools": []}, is_stream=False)  # type: ignore[typeddict-unknown-key]
     with pytest.raises(TypeError, match="'tool_choice'"):
-        responses_ask("hi", {"tool_choice": "auto"})  # type: ignore[typeddict-unknown-key]
+        responses_ask("hi", {"tool_choice": "auto"}, is_stream=False)  # type: ignore[typeddict-unknown-key]
     with pytest.raises(TypeError, match="'background'"):
         body(background=True)
     with pytest.raises(TypeError, match="messages"):
-        responses_ask(None, {})  # type: ignore[arg-type]
+        responses_ask(None, {}, is_stream=False)  # type: ignore[arg-type]

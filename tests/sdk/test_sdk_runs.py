@@ -17,6 +17,7 @@ RUN = {
     "created_at": 1.5,
     "num_events": 0,
     "route": "/v1/chat/completions",
+    "request_id": "q1",
 }
 EVENTS = [delta(content=piece) for piece in "abcd"] + [delta("stop"), DONE]
 PATH = "/outrider/runs/run_1"
@@ -51,7 +52,7 @@ async def test_a_run_is_begun_shown_cancelled_and_deleted(connect: Any) -> None:
         ended = await client.runs.cancel(run.id)
         await client.runs.delete(run.id)
         sent = lane.requests[0]
-    assert (run.status, run.is_over, run.created_at) == ("queued", False, 1.5)
+    assert (run.status, run.is_over, run.created_at, run.request_id) == ("queued", False, 1.5, "q1")
     assert run.model_extra == {"object": "outrider.run", "route": "/v1/chat/completions"}
     assert shown.is_over and shown.ended_at == 2.0
     assert ended.is_over and ended.error == {"message": "gone"}
@@ -109,31 +110,6 @@ async def test_a_run_that_only_breaks_is_given_up(connect: Any) -> None:
         assert [request.headers.get("last-event-id") for request in lane.requests[1:]] == ["1"] * 2
 
 
-async def test_a_run_is_not_begun_twice(connect: Any) -> None:
-    """Whoever breaks the connection may have begun it; one who refuses says that there is none."""
-    async with connect(max_retries=2) as (lane, client):
-        lane.reply = lambda _: Reply(202, (), (Fault.CLOSE,))
-        with pytest.raises(ConnectionFailed):
-            await client.runs.start("Write.", model="m")
-        assert len(lane.requests) == 1
-        replies = iter((json_reply({}, 503, (("retry-after-ms", "1"),)), json_reply(RUN, 202)))
-        lane.reply = lambda _: next(replies)
-        assert (await client.runs.start("Write.", model="m")).id == "run_1"
-
-
-async def test_attempts_do_not_multiply(connect: Any) -> None:
-    """What is refused while a run is taken up again is tried `max_retries` times in all."""
-    async with connect(max_retries=2) as (lane, client):
-        lane.overrides[PATH + "/events"] = lambda request: (
-            stream(*numbered(0)[:1], 0.01, Fault.CLOSE)
-            if "last-event-id" not in request.headers
-            else stream(b"data: half", 0.01, Fault.CLOSE)
-        )
-        with pytest.raises(ConnectionFailed):
-            await client.runs.result("run_1")
-        assert len(lane.requests) == 1 + 3
-
-
 async def test_the_error_of_a_run_is_raised(connect: Any) -> None:
     """What was written until then is read first."""
     wire = event(errors.LaneFailed("the lane died").to_wire())
@@ -166,3 +142,61 @@ async def test_a_gateway_without_runs_says_so(connect: Any) -> None:
         lane.overrides["/outrider/runs/a%2Fb"] = json_reply(errors.LaneUnavailable("busy").to_wire(), 503, [SOON])
         with pytest.raises(errors.LaneUnavailable):
             await client.runs.get("a/b")
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Reply(steps=(Fault.CLOSE,)),
+        Reply(202, (), (b"", Fault.CLOSE)),
+        json_reply({}, 500, [SOON]),
+        json_reply({}, 502, [SOON]),
+        json_reply({}, 408, [SOON]),
+    ],
+    ids=["no head", "no body", "500", "502", "408"],
+)
+async def test_a_run_that_may_have_begun_is_not_begun_again(connect: Any, refusal: Reply) -> None:
+    """Nobody knows whether there is a run already; two would do the work twice."""
+    async with connect(refusal, json_reply(RUN, 202)) as (lane, client):
+        with pytest.raises(errors.OutriderError):
+            await client.runs.start("Write.")
+        assert len(lane.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        json_reply({}, 429, [SOON]),
+        json_reply({}, 503, [SOON]),
+        json_reply({}, 500, [SOON, ("x-should-retry", "true")]),
+    ],
+    ids=["429", "503", "the server says so"],
+)
+async def test_a_run_that_was_refused_is_tried_again(connect: Any, refusal: Reply) -> None:
+    """It has not begun."""
+    async with connect(refusal, json_reply(RUN, 202)) as (lane, client):
+        assert (await client.runs.start("Write.")).id == "run_1"
+        assert len(lane.requests) == 2
+
+
+async def test_retries_of_a_run_do_not_multiply(connect: Any) -> None:
+    """Breaks of the stream and failures to open it again have one budget, which a new event fills up."""
+    async with connect(max_retries=2) as (lane, client):
+        lane.overrides[PATH + "/events"] = lambda request: (
+            stream(*numbered(0)[:1], b"", Fault.CLOSE)
+            if "last-event-id" not in request.headers
+            else json_reply({}, 503, [SOON])
+        )
+        with pytest.raises(errors.OutriderError):
+            await client.runs.result("run_1")
+        assert len(lane.requests) == 3
+    async with connect(max_retries=3) as (lane, client):
+        replies = [
+            stream(*numbered(0)[:1], b"", Fault.CLOSE),
+            json_reply({}, 503, [SOON]),
+            stream(b": nothing\n\n", b"", 0.01, Fault.CLOSE),
+        ]
+        lane.overrides[PATH + "/events"] = lambda _: replies[min(len(lane.requests) - 1, 2)]
+        with pytest.raises(ConnectionFailed):
+            await client.runs.result("run_1")
+        assert len(lane.requests) == 4

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from outrider import FunctionCall, Tool, ToolCall
-from outrider.sdk.tool import call_all
+from outrider import FunctionCall, Tool, ToolAnswer, ToolCall
+from outrider.sdk.tool import answers_of
 
 
 class Place(BaseModel):
@@ -32,6 +32,12 @@ async def weather(
 
 async def add(a: int, b: int) -> int:
     return a + b
+
+
+async def all_of(tools: dict[str, Tool], *calls: ToolCall) -> list[ToolAnswer]:
+    """The answers in the order of the calls."""
+    answers = {index: answer async for index, answer in answers_of(tools, calls)}
+    return [answers[index] for index in range(len(calls))]
 
 
 def call(name: str, arguments: Any, id: str = "c1") -> ToolCall:
@@ -145,7 +151,7 @@ async def test_every_end_of_a_call_is_told() -> None:
         call("add", {"a": 1, "b": 2}, "1"), call("minus", {}, "2"), call("add", "{", "3"), call("fail", {}, "4"),
         call("hang", {}, "5"), call("give_up", {}, "6"), call("own_timeout", {}, "7"),
     ]  # fmt: skip
-    answers = await call_all(tools, calls)
+    answers = await all_of(tools, *calls)
     assert [a.call.id for a in answers] == ["1", "2", "3", "4", "5", "6", "7"]
     assert answers[0].to_message() == {"role": "tool", "tool_call_id": "1", "content": "3"}
     told = [json.loads(a.content)["error"] for a in answers[1:]]
@@ -164,7 +170,7 @@ async def test_calls_run_together() -> None:
         await barrier.wait()
         return "met"
 
-    answers = await call_all({"meet": Tool(meet, timeout_s=5)}, [call("meet", {}), call("meet", {})])
+    answers = await all_of({"meet": Tool(meet, timeout_s=5)}, call("meet", {}), call("meet", {}))
     assert [a.content for a in answers] == ["met", "met"]
 
 
@@ -179,9 +185,32 @@ async def test_cancelled_calls_end_before_it_does() -> None:
             await asyncio.sleep(0.01)
             ended.append(n)
 
-    task = asyncio.create_task(call_all({"hang": Tool(hang)}, [call("hang", {"n": 1}), call("hang", {"n": 2})]))
+    task = asyncio.create_task(all_of({"hang": Tool(hang)}, call("hang", {"n": 1}), call("hang", {"n": 2})))
     await asyncio.sleep(0.02)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert sorted(ended) == [1, 2]
+
+
+async def test_each_answer_is_told_when_it_is_there() -> None:
+    """The quick tool's before the slow one has ended; closed then, the slow one ends too."""
+    ended = asyncio.Event()
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    calls = [call("hang", {}), call("add", {"a": 1, "b": 2})]
+    answers = answers_of({"hang": Tool(hang), "add": Tool(add)}, calls)
+    index, first = await anext(answers)
+    assert (index, first.content) == (1, "3") and not ended.is_set()
+    await answers.aclose()
+    assert ended.is_set()
+
+
+async def test_without_calls_there_are_no_answers() -> None:
+    """And nothing is waited for."""
+    assert await all_of({}) == []

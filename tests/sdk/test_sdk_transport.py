@@ -232,3 +232,14 @@ async def test_requests_go_through_a_proxy(call: Call, is_of_environment: bool, 
         async with AsyncClient("http://gateway.invalid/v1", model="m", **options) as client:
             assert await call(client) == "".join(SENTENCE)
         assert proxy.requests[0].headers["host"] == "gateway.invalid"
+
+
+async def test_a_run_is_tried_again_while_nobody_listens() -> None:
+    """Nothing was sent to a server that refuses connections, so that another attempt cannot begin a second run."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+    async with AsyncClient(url, model="m", max_retries=1) as client:
+        start = asyncio.get_running_loop().time()
+        with pytest.raises(ConnectionFailed, match="cannot connect"):
+            await client.runs.start("hi")
+        assert asyncio.get_running_loop().time() - start > 0.3  # the pause before the second attempt

@@ -2,68 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, Generic, TypeVar, Unpack, cast, overload
 
-import orjson
 from pydantic import BaseModel, ValidationError
 
 from outrider.errors import TurnLimitReached
 from outrider.sdk.client import AsyncClient
 from outrider.sdk.phase import TASK_OF, Phase, Situation, guess_phase, prediction_for
-from outrider.sdk.request import CallFields, ChatFields, said
-from outrider.sdk.results import ChatResult
+from outrider.sdk.request import CHOICES, CallFields, ChatFields, chat_ask, said
+from outrider.sdk.results import Finished
 from outrider.sdk.session import Session
-from outrider.sdk.tool import Tool, ToolAnswer, ToolFunction, call_all
-from outrider.sdk.wire import ToolCall
+from outrider.sdk.tool import Tool, ToolFunction, answers_of
+from outrider.sdk.turn import AgentEvent, AgentResult, OutputT, Turn, named
 
-OutputT = TypeVar("OutputT")
 M = TypeVar("M", bound=BaseModel)
 
 _OWN = frozenset({"messages", "tools", "tool_choice", "response_format"})
 _AS_JSON = "Give your answer as JSON that follows the schema."
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One answer of the model, and what the tools that it called gave.
-
-    Example::
-
-        for turn in result.turns:
-            print(turn.phase, turn.result.report and turn.result.report.effective, len(turn.answers))
-    """
-
-    phase: Phase
-    result: ChatResult
-    answers: tuple[ToolAnswer, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AgentResult(Generic[OutputT]):
-    """How a run of an agent ended.
-
-    Example::
-
-        result = await agent.run("What is 17 * 23?")
-        print(result.output, result.num_completion_tokens)
-    """
-
-    output: OutputT
-    """The last answer's text, or the object that the agent was asked for."""
-    turns: tuple[Turn, ...]
-    session: Session
-
-    @property
-    def last(self) -> ChatResult:
-        """The last answer; its `finish_reason` is `length` where it was cut."""
-        return self.turns[-1].result
-
-    @property
-    def num_completion_tokens(self) -> int:
-        """Tokens that the model wrote in all turns, as far as the server counted them."""
-        return sum(turn.result.usage.completion_tokens for turn in self.turns if turn.result.usage)
 
 
 class Agent(Generic[OutputT]):
@@ -74,12 +31,12 @@ class Agent(Generic[OutputT]):
     without calls is the answer. With `output`, a pydantic model, the answer is one of these: a text that is none is
     asked for again under the model's JSON schema.
 
-    Every turn gets the task hint of its phase (`phase_of`), unless `task`, `hints` or `off` are among the fields, and
-    where it edits or quotes what a tool gave, that as its prediction.
+    Every turn gets the task hint of its phase (`phase_of`), unless the fields say `task`, `hints` or `off`, and where
+    it edits or quotes what a tool gave, that as its prediction.
 
     `run` raises what `AsyncClient.chat` raises and TurnLimitReached; the constructor TypeError for what cannot be a
-    tool and for a field that is the agent's own, ValueError for two tools of one name and for a `starts_with`
-    that is none of them.
+    tool, is no field of a call or is the agent's own to set, ValueError for a wrong value, for two tools of one name
+    and for a `starts_with` that is none of them.
 
     Example::
 
@@ -142,7 +99,7 @@ class Agent(Generic[OutputT]):
             raise ValueError("two tools have the same name")
         if max_turns < 1:
             raise ValueError(f"max_turns must be at least 1, not {max_turns!r}")
-        if starts_with not in ("auto", "none", *(["required", *self._tools] if self._tools else [])):
+        if starts_with not in ((*CHOICES, *self._tools) if self._tools else ("auto", "none")):
             raise ValueError(f"starts_with: there is no tool {starts_with!r}")
         if own := sorted(_OWN & fields.keys()):
             raise TypeError(f"{own[0]} is the agent's own to set")
@@ -152,6 +109,8 @@ class Agent(Generic[OutputT]):
         self._max_turns = max_turns
         self._phase_of = phase_of
         self._fields = fields
+        first = Situation([], (), bool(self._tools), output is not None and not self._tools)
+        chat_ask("", self._asked(first, "prose", is_first=True), is_stream=False)  # refuses what is wrong
 
     async def run(self, task: str, *, session: Session | None = None) -> AgentResult[OutputT]:
         """Work until there is an answer. Cancelled, it leaves neither tools nor connections behind.
@@ -163,51 +122,106 @@ class Agent(Generic[OutputT]):
             session = Session()
             result = await agent.run("Read notes.txt and say what it is about.", session=session)
         """
-        session = session or Session()
+        async with aclosing(self._loop(task, session or Session(), None)) as events:
+            *_, last = [event async for event in events]
+        return cast("AgentResult[OutputT]", last)
+
+    def stream(
+        self, task: str, *, session: Session | None = None, counts_tokens: bool = False
+    ) -> AbstractAsyncContextManager[AsyncIterator[AgentEvent[OutputT]]]:
+        """The same, event by event, the result last; left early, it ends as a run that is cancelled.
+
+        `counts_tokens` as of `AsyncClient.chat_stream`. Iterating raises what the class says.
+
+        Example::
+
+            async with agent.stream("What is 17 * 23?") as events:
+                async for event in events:
+                    match event:
+                        case TextDelta():
+                            print(event.text, end="")
+                        case ToolCall() | ToolAnswer() | Turn():
+                            print(event)
+                        case AgentResult():
+                            print(event.output)
+        """
+        return aclosing(self._loop(task, session or Session(), counts_tokens))
+
+    async def _loop(
+        self, task: str, session: Session, counts_tokens: bool | None
+    ) -> AsyncGenerator[AgentEvent[OutputT], None]:
+        """The run's events; with `counts_tokens` None the answers come whole."""
         with session.in_use():
             told = [{"role": "user", "content": task}]
             if self._instructions is not None and not session.messages:
                 told = [{"role": "system", "content": self._instructions}, *told]
-            return await self._loop(session, told)
+            turns: list[Turn] = []
+            is_structured = self._output is not None and not self._tools
+            while len(turns) < self._max_turns:
+                async with aclosing(self._turn(session, told, turns, is_structured, counts_tokens)) as events:
+                    async for event in events:
+                        yield event
+                turn = turns[-1]
+                if turn.answers:
+                    told = []
+                    continue
+                output, problem = self._read(turn.result.text)
+                if problem is None:
+                    yield AgentResult(output, tuple(turns), session)
+                    return
+                told = said(f"{problem} {_AS_JSON}" if is_structured else _AS_JSON)
+                is_structured = True
+            raise TurnLimitReached(f"no answer within {self._max_turns} turns")
 
-    async def _loop(self, session: Session, told: list[dict[str, Any]]) -> AgentResult[OutputT]:
-        turns: list[Turn] = []
-        is_structured = self._output is not None and not self._tools
-        while len(turns) < self._max_turns:
-            turn = await self._turn(session.messages + told, turns, is_structured)
-            turns.append(turn)
-            answer = _assistant(turn)
-            session.add([*told, answer, *(one.to_message() for one in turn.answers)])
-            told = []
-            if turn.answers:
-                continue
-            output, problem = self._read(turn.result.text)
-            if problem is None:
-                return AgentResult(output, tuple(turns), session)
-            told = said(f"{problem} {_AS_JSON}" if is_structured else _AS_JSON)
-            is_structured = True
-        raise TurnLimitReached(f"no answer within {self._max_turns} turns")
-
-    async def _turn(self, messages: list[dict[str, Any]], turns: list[Turn], is_structured: bool) -> Turn:
-        has_tools = bool(self._tools) and not is_structured
-        answers = turns[-1].answers if turns else ()
-        situation = Situation(messages, answers, has_tools, is_structured)
+    async def _turn(
+        self,
+        session: Session,
+        told: list[dict[str, Any]],
+        turns: list[Turn],
+        is_structured: bool,
+        counts_tokens: bool | None,
+    ) -> AsyncGenerator[AgentEvent[OutputT], None]:
+        """Ends with the turn, which is one of `turns` and in the session before it is told."""
+        messages = session.messages + told
+        last = turns[-1].answers if turns else ()
+        situation = Situation(messages, last, bool(self._tools) and not is_structured, is_structured, session.sources)
         phase = self._phase_of(situation)
+        fields = self._asked(situation, phase, is_first=not turns)
+        if counts_tokens is None:
+            result = await self._client.chat(messages, **fields)
+        else:
+            async with self._client.chat_stream(messages, counts_tokens=counts_tokens, **fields) as stream:
+                async for event in stream:
+                    if not isinstance(event, Finished):
+                        yield event
+                result = await stream.result()
+        calls = [] if is_structured else named(result.tool_calls, len(turns))  # where none may be called, none is
+        for call in calls:
+            yield call
+        answers = {}
+        async with aclosing(answers_of(self._tools, calls)) as given:
+            async for index, one in given:
+                answers[index] = one
+                yield one
+        turn = Turn(phase, result, tuple(answers[index] for index in range(len(calls))))
+        turns.append(turn)
+        session.take([*told, *turn.to_messages()], turn.answers)
+        yield turn
+
+    def _asked(self, situation: Situation, phase: Phase, *, is_first: bool) -> ChatFields:
+        """The fields of a turn's request."""
         fields = cast(ChatFields, dict(self._fields))
-        if self._fields.keys().isdisjoint({"task", "hints", "off"}):
+        if not any(self._fields.get(name) for name in ("task", "hints", "off")):
             fields["task"] = TASK_OF[phase]
         if "prediction" not in self._fields and (prediction := prediction_for(phase, situation)) is not None:
             fields["prediction"] = prediction
         if self._tools:
             # They stay in the request when none may be called, since they stand at its beginning.
-            choice = "none" if is_structured else "auto" if turns else self._starts_with
+            choice = "none" if situation.is_structured else self._starts_with if is_first else "auto"
             fields |= {"tools": list(self._tools.values()), "tool_choice": choice}
-        if is_structured:
+        if situation.is_structured:
             fields["response_format"] = self._output
-        result = await self._client.chat(messages, **fields)
-        called = [] if is_structured else result.tool_calls  # where none may be called, none is
-        calls = [_named(call, index, len(turns)) for index, call in enumerate(called)]
-        return Turn(phase, result, tuple(await call_all(self._tools, calls)) if calls else ())
+        return fields
 
     def _read(self, text: str) -> tuple[Any, str | None]:
         """The answer, or what is wrong with it."""
@@ -219,27 +233,3 @@ class Agent(Generic[OutputT]):
             first = error.errors(include_url=False, include_context=False)[0]
             where = ".".join(map(str, first["loc"]))
             return None, f"{where}: {first['msg']}." if where else f"{first['msg']}."
-
-
-def _named(call: ToolCall, index: int, turn: int) -> ToolCall:
-    """Some servers give calls no ids, by which answers are told apart."""
-    return call if call.id else call.model_copy(update={"id": f"call_{turn}_{index}"})
-
-
-def _assistant(turn: Turn) -> dict[str, Any]:
-    """The model's message as it goes into the conversation."""
-    message: dict[str, Any] = {"role": "assistant", "content": turn.result.text}
-    if turn.answers:
-        message["tool_calls"] = [_said(answer.call) for answer in turn.answers]
-    return message
-
-
-def _said(call: ToolCall) -> dict[str, Any]:
-    """Servers read arguments as JSON and refuse others; what was wrong with them stands in the tool's answer."""
-    function = call.function
-    try:
-        is_object = isinstance(orjson.loads(function.arguments), dict)
-    except orjson.JSONDecodeError:
-        is_object = False
-    arguments = function.arguments if is_object else "{}"
-    return {"id": call.id, "type": "function", "function": {"name": function.name, "arguments": arguments}}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any, Self, TypeVar, Unpack
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 from outrider.sdk.client import AsyncClient
-from outrider.sdk.options import ClientOptions
-from outrider.sdk.request import CallFields, ChatFields, Messages
-from outrider.sdk.results import ChatResult, Response, StreamEvent
-from outrider.sdk.stream import ChatStream
-from outrider.sdk.wire import Model
+from outrider.sdk.options import CallOptions, ClientOptions
+from outrider.sdk.request import CallFields, ChatFields, Messages, ResponseFields
+from outrider.sdk.responses import Responses
+from outrider.sdk.results import ChatResult, RawResponse, Response, StreamEvent
+from outrider.sdk.runs import Runs
+from outrider.sdk.transport import Query
+from outrider.sdk.waiting import BlockingStream, Waiter
+from outrider.sdk.wire import InputItem, Model, ResponseEvent, Run
 
 T = TypeVar("T")
+BlockingChat = BlockingStream[StreamEvent, ChatResult]
+BlockingEvents = BlockingStream[ResponseEvent, Response]
 
 
 class Client:
@@ -25,13 +29,18 @@ class Client:
 
         with Client("http://127.0.0.1:8000/v1") as client:
             print(client.chat("Say hello.", max_tokens=16).text)
-            run = client.wait(client.asynchronous.runs.start("Write a long story."))
+            run = client.runs.start("Write a long story.")
+            print(client.runs.result(run.id).text)
     """
 
     def __init__(self, base_url: str = "http://127.0.0.1:8000/v1", **options: Unpack[ClientOptions]) -> None:
-        self.asynchronous = AsyncClient(base_url, **options)
-        self._runner = asyncio.Runner()
-        self._is_closed = False
+        self._use(AsyncClient(base_url, **options), Waiter())
+
+    def _use(self, asynchronous: AsyncClient, waiter: Waiter) -> None:
+        self.asynchronous = asynchronous
+        self._waiter = waiter
+        self.responses = BlockingResponses(waiter, asynchronous.responses)
+        self.runs = BlockingRuns(waiter, asynchronous.runs)
 
     def __enter__(self) -> Self:
         return self
@@ -40,20 +49,30 @@ class Client:
         self.close()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of any coroutine of `asynchronous`, of a run or of an agent. Raises what it raises.
+        """The result of any coroutine of `asynchronous`, or of an agent. Raises what it raises.
+
+        RuntimeError when the client is closed.
 
         Example::
 
             result = client.wait(Agent(client.asynchronous, [add]).run("What is 17 + 4?"))
         """
-        return self._runner.run(coroutine)
+        return self._waiter.wait(coroutine)
 
     def close(self) -> None:
-        """Close all connections; does nothing the second time. Raises nothing."""
-        if not self._is_closed:
-            self._is_closed = True
-            self.wait(self.asynchronous.close())
-            self._runner.close()
+        """Close all connections, also of clients made by `with_options`; nothing the second time. Raises nothing."""
+        self._waiter.close(self.asynchronous.close())
+
+    def with_options(self, **options: Unpack[CallOptions]) -> Client:
+        """As of AsyncClient, with the same errors.
+
+        Example::
+
+            print(client.with_options(timeout=5, max_retries=0).chat("Say hello.").text)
+        """
+        other = object.__new__(type(self))
+        other._use(self.asynchronous.with_options(**options), self._waiter)
+        return other
 
     def models(self) -> list[Model]:
         """As of AsyncClient, with the same errors.
@@ -75,7 +94,7 @@ class Client:
 
     def chat_stream(
         self, messages: Messages, *, counts_tokens: bool = False, **fields: Unpack[ChatFields]
-    ) -> BlockingStream:
+    ) -> BlockingChat:
         """As of AsyncClient, with the same errors.
 
         Example::
@@ -84,7 +103,8 @@ class Client:
                 for event in stream:
                     print(event)
         """
-        return BlockingStream(self, self.asynchronous.chat_stream(messages, counts_tokens=counts_tokens, **fields))
+        stream = self.asynchronous.chat_stream(messages, counts_tokens=counts_tokens, **fields)
+        return BlockingStream(self._waiter, stream)
 
     def completions(self, prompt: str | Sequence[int], **fields: Unpack[CallFields]) -> ChatResult:
         """As of AsyncClient, with the same errors.
@@ -95,50 +115,116 @@ class Client:
         """
         return self.wait(self.asynchronous.completions(prompt, **fields))
 
-    def responses(self, input: Messages, **fields: Unpack[CallFields]) -> Response:
+    def completions_stream(
+        self, prompt: str | Sequence[int], *, counts_tokens: bool = False, **fields: Unpack[CallFields]
+    ) -> BlockingChat:
         """As of AsyncClient, with the same errors.
 
         Example::
 
-            print(client.responses("Say hello.").text)
+            with client.completions_stream("def add(a, b):", max_tokens=32) as stream:
+                print(stream.result().text)
         """
-        return self.wait(self.asynchronous.responses(input, **fields))
+        stream = self.asynchronous.completions_stream(prompt, counts_tokens=counts_tokens, **fields)
+        return BlockingStream(self._waiter, stream)
 
-
-class BlockingStream:
-    """A ChatStream, waited for; errors are the same.
-
-    Example::
-
-        with client.chat_stream("Count to ten.") as stream:
-            print(stream.result().text)
-    """
-
-    def __init__(self, client: Client, stream: ChatStream) -> None:
-        self._client = client
-        self.asynchronous = stream
-
-    def __enter__(self) -> Self:
-        self._client.wait(self.asynchronous.__aenter__())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.wait(self.asynchronous.aclose())
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> StreamEvent:
-        try:
-            return self._client.wait(self.asynchronous.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
-
-    def result(self) -> ChatResult:
-        """As of ChatStream, with the same errors.
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        extra_headers: Mapping[str, str] | None = None,
+        extra_query: Query | None = None,
+    ) -> RawResponse:
+        """As of AsyncClient, with the same errors.
 
         Example::
 
-            print(stream.result().usage)
+            print(client.request("GET", "/outrider/lanes").json())
         """
-        return self._client.wait(self.asynchronous.result())
+        return self.wait(
+            self.asynchronous.request(method, path, body, extra_headers=extra_headers, extra_query=extra_query)
+        )
+
+
+class BlockingResponses:
+    """`client.responses` of a Client: Responses, waited for; errors are the same.
+
+    Example::
+
+        response = client.responses("Say hello.", store=True)
+        print(client.responses.get(response.id).text)
+    """
+
+    def __init__(self, waiter: Waiter, asynchronous: Responses) -> None:
+        self._waiter = waiter
+        self._asynchronous = asynchronous
+
+    def __call__(self, input: Messages, **fields: Unpack[ResponseFields]) -> Response:
+        """As of Responses, with the same errors."""
+        return self._waiter.wait(self._asynchronous(input, **fields))
+
+    def stream(self, input: Messages, **fields: Unpack[ResponseFields]) -> BlockingEvents:
+        """As of Responses, with the same errors."""
+        return BlockingStream(self._waiter, self._asynchronous.stream(input, **fields))
+
+    def get(self, id: str) -> Response:
+        """As of Responses, with the same errors."""
+        return self._waiter.wait(self._asynchronous.get(id))
+
+    def events(self, id: str, *, after: int = -1) -> BlockingEvents:
+        """As of Responses, with the same errors."""
+        return BlockingStream(self._waiter, self._asynchronous.events(id, after=after))
+
+    def input_items(self, id: str, *, order: Literal["asc", "desc"] = "asc") -> list[InputItem]:
+        """As of Responses, with the same errors."""
+        return self._waiter.wait(self._asynchronous.input_items(id, order=order))
+
+    def cancel(self, id: str) -> Response:
+        """As of Responses, with the same errors."""
+        return self._waiter.wait(self._asynchronous.cancel(id))
+
+    def delete(self, id: str) -> None:
+        """As of Responses, with the same errors."""
+        self._waiter.wait(self._asynchronous.delete(id))
+
+
+class BlockingRuns:
+    """`client.runs` of a Client: Runs, waited for; errors are the same.
+
+    Example::
+
+        run = client.runs.start("Write a long story.")
+        with client.runs.events(run.id) as stream:
+            for event in stream:
+                print(stream.last_event_id, event)
+    """
+
+    def __init__(self, waiter: Waiter, asynchronous: Runs) -> None:
+        self._waiter = waiter
+        self._asynchronous = asynchronous
+
+    def start(self, messages: Messages, **fields: Unpack[ChatFields]) -> Run:
+        """As of Runs, with the same errors."""
+        return self._waiter.wait(self._asynchronous.start(messages, **fields))
+
+    def get(self, id: str) -> Run:
+        """As of Runs, with the same errors."""
+        return self._waiter.wait(self._asynchronous.get(id))
+
+    def events(self, id: str, *, after: int = 0) -> BlockingChat:
+        """As of Runs, with the same errors."""
+        return BlockingStream(self._waiter, self._asynchronous.events(id, after=after))
+
+    def result(self, id: str) -> ChatResult:
+        """As of Runs, with the same errors."""
+        return self._waiter.wait(self._asynchronous.result(id))
+
+    def cancel(self, id: str) -> Run:
+        """As of Runs, with the same errors."""
+        return self._waiter.wait(self._asynchronous.cancel(id))
+
+    def delete(self, id: str) -> None:
+        """As of Runs, with the same errors."""
+        self._waiter.wait(self._asynchronous.delete(id))

@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, Unpack
 
-from outrider.errors import ConnectionFailed, ModelNotFound
+from outrider.errors import ModelNotFound
+from outrider.sdk.chat_stream import ChatStream
 from outrider.sdk.options import CallOptions, ClientOptions, Options
-from outrider.sdk.request import CallFields, ChatFields, Messages, chat_ask, completions_ask, responses_ask
-from outrider.sdk.results import ChatResult, RawResponse, Response, parsed
+from outrider.sdk.request import CallFields, ChatFields, Messages, chat_ask, completions_ask
+from outrider.sdk.responses import Responses
+from outrider.sdk.results import ChatResult, RawResponse, parsed
 from outrider.sdk.runs import Runs
 from outrider.sdk.source import Source
-from outrider.sdk.stream import ChatStream
-from outrider.sdk.transport import Ask, Connections, Transport
+from outrider.sdk.transport import Ask, Connections, Query, Transport
 from outrider.sdk.wire import Model, ModelList
+
+#: Methods that have the same effect however often they are sent.
+_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
 
 class AsyncClient:
@@ -22,7 +26,11 @@ class AsyncClient:
 
     Times are in seconds. Connection errors and statuses 408, 409, 429 and 5xx are tried again up to `max_retries`
     times, as the server asks (`x-should-retry`, `retry-after-ms`, `retry-after` up to 120 s), but a stream never
-    after its first event. A client may be used by many tasks of one event loop at once.
+    after its first event, and what begins a run or a POST of `request` only where it had no effect: without a
+    connection, or refused with 429 or 503. A client may be used by many tasks of one event loop at once.
+
+    Answers of a model, whole or streamed, have beside them what came: `head` (status, headers, retries, request
+    id) and, at the end, `raw` (the JSON). `request` gives the bytes of any route.
 
     Calls raise APIError for an error that the server reports (its classes are in `outrider.errors`, `request_id` is
     set), ConnectionFailed or ConnectionTimeout when no answer came, TypeError or ValueError for a wrong argument,
@@ -43,6 +51,7 @@ class AsyncClient:
     def _use(self, transport: Transport) -> None:
         self._transport = transport
         self._model = transport.options.model
+        self.responses = Responses(transport, self._with_model)
         self.runs = Runs(transport, self._with_model)
 
     async def __aenter__(self) -> Self:
@@ -131,19 +140,14 @@ class AsyncClient:
         """
         return self._stream(completions_ask(prompt, fields, is_stream=True), counts_tokens)
 
-    async def responses(self, input: Messages, **fields: Unpack[CallFields]) -> Response:
-        """One answer of OpenAI's responses route. Raises what the class says.
-
-        Example::
-
-            response = await client.responses("Say hello.", extra_body={"instructions": "Answer in French."})
-            print(response.text)
-        """
-        ask = await self._with_model(responses_ask(input, fields))
-        return Response.read(await self._transport.fetch(ask))
-
     async def request(
-        self, method: str, path: str, body: Any = None, *, extra_headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        extra_headers: Mapping[str, str] | None = None,
+        extra_query: Query | None = None,
     ) -> RawResponse:
         """Any route of the server's address, as it answers; `path` begins with a slash. Raises what the class says.
 
@@ -156,17 +160,16 @@ class AsyncClient:
             except OutriderError as error:
                 print(error.message)
         """
-        return await self._transport.fetch(Ask(method, path, body, extra_headers or {}, is_of_root=True))
+        is_once = method.upper() not in _REPEATABLE
+        ask = Ask(method, path, body, extra_headers or {}, extra_query or {}, is_of_root=True, is_once=is_once)
+        return await self._transport.fetch(ask)
 
     def _stream(self, ask: Ask, counts_tokens: bool) -> ChatStream:
         if counts_tokens:
             ask.body["stream_options"] |= {"continuous_usage_stats": True}
 
         async def open_source() -> Source:
-            source = await self._transport.open_stream(await self._with_model(ask))
-            if source is None:
-                raise ConnectionFailed("the server answered a stream with nothing")
-            return source
+            return await self._transport.opened(await self._with_model(ask))
 
         return ChatStream(open_source)
 

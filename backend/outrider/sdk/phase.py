@@ -25,7 +25,7 @@ class Situation:
     Example::
 
         def phase_of(situation: Situation) -> Phase:
-            return "prose" if not situation.has_tools else guess_phase(situation)
+            return "edit" if situation.answers and situation.earlier else guess_phase(situation)
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -36,6 +36,8 @@ class Situation:
     """Whether the model may call one now."""
     is_structured: bool
     """Whether the answer has to follow a schema."""
+    earlier: Sequence[ToolAnswer] = ()
+    """What tools gave before in the session to be edited or quoted: the last of each kind."""
 
 
 def guess_phase(situation: Situation) -> Phase:
@@ -54,11 +56,11 @@ def guess_phase(situation: Situation) -> Phase:
 
 
 def prediction_for(phase: Phase, situation: Situation) -> str | None:
-    """The text that an edit or a quotation will mostly repeat: what the last tool with this aim gave.
+    """The text that an edit or a quotation will mostly repeat: what the last tool with this aim gave, now or before.
 
     Inside a tool's arguments it stands escaped, so that where tools may be called both spellings are offered.
     """
-    for answer in reversed(situation.answers):
+    for answer in reversed([*situation.earlier, *situation.answers]):
         if answer.leads_to == phase and answer.error is None and answer.content:
             escaped = json.dumps(answer.content, ensure_ascii=False)[1:-1]
             has_both = situation.has_tools and escaped != answer.content

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from pydantic import BaseModel, ValidationError
 
 from outrider.core import PRIORITIES, Drafter, Hints, Priority, Task
-from outrider.sdk.transport import Ask
+from outrider.sdk.transport import Ask, Query
 
 if TYPE_CHECKING:
     from outrider.sdk.tool import Tool
@@ -68,6 +69,8 @@ class CallFields(HintFields, total=False):
     extra_body: Mapping[str, Any] | None
     """Any other field of the protocol."""
     extra_headers: Mapping[str, str] | None
+    extra_query: Query | None
+    """Parameters behind the address."""
 
 
 class ChatFields(CallFields, total=False):
@@ -87,11 +90,31 @@ class ChatFields(CallFields, total=False):
     """The schema that the answer's text follows, as a pydantic model or in OpenAI's form."""
 
 
+class ResponseFields(CallFields, total=False):
+    """Keywords of `responses`, whole and streamed.
+
+    Example::
+
+        fields: ResponseFields = {"previous_response_id": "resp_1", "instructions": "Answer in French."}
+        response = await client.responses("And why?", **fields)
+    """
+
+    instructions: str | None
+    """What stands before the input."""
+    previous_response_id: str | None
+    """Of a stored response that this one goes on from."""
+    store: bool | None
+    """Keep the response, where the gateway has a store; by default it does."""
+    background: bool | None
+    """Work it out while nobody is connected; `responses.get` has it then."""
+
+
 _HINTS = frozenset(HintFields.__annotations__)
 _SENT = frozenset({"model", "temperature", "max_tokens", "top_p", "seed", "stop"})
 _CHAT_SENT = frozenset({"tools", "tool_choice", "response_format"})
-_OURS = frozenset({"hints", "prediction", "priority", "deadline_s", "extra_body", "extra_headers"})
-_CHOICES = ("auto", "none", "required")
+_OF_RESPONSES = frozenset({"instructions", "previous_response_id", "store", "background"})
+_OURS = frozenset({"hints", "prediction", "priority", "deadline_s", "extra_body", "extra_headers", "extra_query"})
+CHOICES = ("auto", "none", "required")
 
 
 def chat_ask(messages: Messages, fields: ChatFields, *, is_stream: bool) -> Ask:
@@ -105,13 +128,14 @@ def completions_ask(prompt: str | Sequence[int], fields: CallFields, *, is_strea
     return _ask(COMPLETIONS, {"prompt": text, "stream": is_stream}, dict(fields))
 
 
-def responses_ask(said_: Messages, fields: CallFields) -> Ask:
+def responses_ask(said_: Messages, fields: ResponseFields, *, is_stream: bool) -> Ask:
     """As `chat_ask`."""
     given = said_ if isinstance(said_, str) else said(said_)
-    ask = _ask(RESPONSES, {"input": given, "stream": False}, dict(fields))
+    ask = _ask(RESPONSES, {"input": given, "stream": is_stream}, dict(fields), _OF_RESPONSES)
+    ask.body.pop("stream_options", None)
     if "max_tokens" in ask.body:
         ask.body["max_output_tokens"] = ask.body.pop("max_tokens")
-    return ask
+    return replace(ask, is_once=ask.body.get("background") is True)
 
 
 def _ask(path: str, body: dict[str, Any], fields: dict[str, Any], more: frozenset[str] = frozenset()) -> Ask:
@@ -126,14 +150,14 @@ def _ask(path: str, body: dict[str, Any], fields: dict[str, Any], more: frozense
         body["outrider"] = wire
     headers = _headers(given.get("priority"), given.get("deadline_s"))
     body |= _extra(body, given.get("extra_body") or {})
-    return Ask("POST", path, body, headers | dict(given.get("extra_headers") or {}))
+    return Ask("POST", path, body, headers | dict(given.get("extra_headers") or {}), given.get("extra_query") or {})
 
 
 def _plain(name: str, value: Any) -> Any:
     """As it is written on the wire."""
     if name == "tools":
         return [tool if isinstance(tool, Mapping) else tool.to_wire() for tool in value]
-    if name == "tool_choice" and isinstance(value, str) and value not in _CHOICES:
+    if name == "tool_choice" and isinstance(value, str) and value not in CHOICES:
         return {"type": "function", "function": {"name": value}}
     if name == "response_format" and isinstance(value, type) and issubclass(value, BaseModel):
         schema = {"name": value.__name__, "schema": value.model_json_schema(), "strict": True}

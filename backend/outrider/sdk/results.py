@@ -112,9 +112,11 @@ class Response:
 
     id: str
     status: str | None
-    """`completed`, `incomplete`, `failed`, ..."""
+    """`completed`, `incomplete`, `failed`; in the background also `queued`, `in_progress`, `cancelled`."""
     output: list[OutputItem]
     usage: ResponseUsage | None
+    error: dict[str, Any] | None
+    """What one says that failed or was cancelled; as the `error` of an answer."""
     report: Report | None
     """As of `ChatResult`; None also where the route carries no report."""
     head: Head
@@ -132,11 +134,10 @@ class Response:
         return self.head.request_id
 
     @classmethod
-    def read(cls, response: RawResponse) -> Response:
-        """ConnectionFailed when the body is no response."""
-        raw = response.json()
+    def read(cls, raw: dict[str, Any], head: Head) -> Response:
+        """ConnectionFailed when `raw` is no response."""
         body = parsed(ResponseBody, raw)
-        return cls(body.id, body.status, body.output, body.usage, body.outrider, response.head, raw)
+        return cls(body.id, body.status, body.output, body.usage, body.error, body.outrider, head, raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,9 @@ class OtherDelta:
 
     fields: Mapping[str, Any]
     """The delta's fields that are not null, without `role` and `content`."""
+    num_tokens: int | None = None
+    """As of `TextDelta`; None also where the same piece has text, which counts them."""
+    num_accepted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ class Refusal:
     status: int | None = None
     """None when no answer came."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    can_double: bool = False
+    """The request may have had its effect, and would have it twice if it were sent again."""
 
 
 def retry_after_s(headers: Mapping[str, str], *, now_s: float) -> float | None:
@@ -61,4 +63,7 @@ def _is_worth_it(refusal: Refusal) -> bool:
     verdict = refusal.headers.get("x-should-retry")
     if verdict in ("true", "false"):
         return verdict == "true"
+    # These two are said of what was not begun.
+    if refusal.can_double and refusal.status not in (429, 503):
+        return False
     return refusal.status is None or refusal.status in (408, 409, 429) or refusal.status >= 500

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, Unpack
 from urllib.parse import quote
 
+from outrider.sdk.chat_stream import ChatStream
 from outrider.sdk.request import ChatFields, Messages, chat_ask
 from outrider.sdk.results import ChatResult, parsed
-from outrider.sdk.source import RunSource, Source
-from outrider.sdk.stream import ChatStream
+from outrider.sdk.source import RUN_NUMBER, KeptSource, Source
 from outrider.sdk.transport import Ask, Transport
 from outrider.sdk.wire import Run
 
@@ -35,8 +35,8 @@ class Runs:
     async def start(self, messages: Messages, **fields: Unpack[ChatFields]) -> Run:
         """Begin a chat; arguments and errors as of `AsyncClient.chat`.
 
-        A connection that breaks once the request is sent is a ConnectionFailed, and nothing is sent again: there may
-        be a run already. `GET /outrider/runs` lists those that there are.
+        It is tried again only where no run can have begun: without a connection, or refused with 429 or 503. After
+        another failure there may be a run already; `GET /outrider/runs` lists those that there are.
 
         Example::
 
@@ -88,12 +88,11 @@ class Runs:
                     print(stream.last_event_id, event)
         """
 
-        async def open_behind(after: int) -> Source | None:
+        async def open_behind(after: int, max_retries: int) -> Source | None:
             headers = {"Last-Event-ID": str(after)} if after else {}
-            return await self._transport.open_stream(_ask("GET", id, "/events", headers))
+            return await self._transport.open_stream(_ask("GET", id, "/events", headers), max_retries)
 
-        source = RunSource(open_behind, after, self._transport.options.max_retries)
-        return ChatStream(source.open)
+        return ChatStream(KeptSource(open_behind, after, self._transport.options.max_retries, RUN_NUMBER).open)
 
     async def result(self, id: str) -> ChatResult:
         """Wait for the run's end; its whole answer. Raises what the class says, and the run's own error.

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outrider.sdk.phase import Phase
+    from outrider.sdk.tool import ToolAnswer
 
 
 class Session:
@@ -25,6 +29,7 @@ class Session:
     def __init__(self, messages: Sequence[Mapping[str, Any]] = ()) -> None:
         """`messages` begin it, in OpenAI's form."""
         self._messages = [dict(message) for message in messages]
+        self._sources: dict[Phase, ToolAnswer] = {}
         self._is_in_use = False
 
     @property
@@ -35,6 +40,18 @@ class Session:
     def add(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Put messages at the end. Raises nothing."""
         self._messages += [dict(message) for message in messages]
+
+    @property
+    def sources(self) -> tuple[ToolAnswer, ...]:
+        """What tools gave to be edited or quoted so far: the last of each kind. Raises nothing."""
+        return tuple(self._sources.values())
+
+    def take(self, messages: Sequence[Mapping[str, Any]], answers: Sequence[ToolAnswer]) -> None:
+        """A turn's messages, and the answers of its tools. Raises nothing."""
+        self.add(messages)
+        for answer in answers:
+            if answer.leads_to in ("edit", "quote") and answer.error is None:
+                self._sources[answer.leads_to] = answer
 
     @contextmanager
     def in_use(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The events of one streamed answer, off the wire; and those of a run, taken up again when the connection breaks."""
+"""The events of one streamed answer, off the wire; kept ones are taken up again when a connection breaks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 
 #: How long an ended stream may take to end its body too, before the connection is given up instead of kept.
 _END_OF_BODY_S = 0.5
-#: How a run numbers its events.
-_NUMBER = re.compile(rb"^id: ?(\d+)\r?$", re.MULTILINE)
+#: How the events of a run are numbered, and those of a response.
+RESPONSE_NUMBER = re.compile(rb'"sequence_number": ?(\d+)')
+RUN_NUMBER = re.compile(rb"^id: ?(\d+)\r?$", re.MULTILINE)
 
 Waiting = Callable[[str, float], AbstractAsyncContextManager[None]]
 """Bounds a wait for what is named, in seconds."""
@@ -34,10 +35,17 @@ class Source(Protocol):
     def head(self) -> Head: ...
 
     async def next_event(self) -> Event:
-        """The next block; ConnectionFailed when the stream ends without its end marker."""
+        """The next block; ConnectionFailed when the stream ends instead."""
+
+    async def finish(self) -> None:
+        """The last event was read: the connection is to be used again, where the body ends here too."""
 
     def close(self) -> None:
         """Give up the stream: its connection is closed, which tells the server to stop."""
+
+
+Reopen = Callable[[int, int], Awaitable[Source | None]]
+"""Gives the events behind number n, with m retries; None when there will be none."""
 
 
 class EventSource:
@@ -47,6 +55,7 @@ class EventSource:
         """`event_s` is the longest wait for an event but the first, in seconds."""
         self.head = head
         self._response = response
+        self._loop = asyncio.get_running_loop()
         self._waiting = waiting
         self._event_s = event_s
         self._decoder = SSEDecoder()
@@ -61,10 +70,7 @@ class EventSource:
         if not self._events:
             async with self._waiting("the next event", self._event_s):
                 await self.fill()
-        event = self._events.popleft()
-        if event.data == DONE:
-            await self._finish()
-        return event
+        return self._events.popleft()
 
     async def _read(self) -> None:
         try:
@@ -78,8 +84,7 @@ class EventSource:
         if not data and not self._events:
             raise ConnectionFailed("the stream ended early: the server closed it before its end marker")
 
-    async def _finish(self) -> None:
-        """Read the end of the body, so that the connection can be used again."""
+    async def finish(self) -> None:
         try:
             async with asyncio.timeout(_END_OF_BODY_S):
                 await self._response.content.read()
@@ -90,34 +95,41 @@ class EventSource:
     def close(self) -> None:
         self._response.close()
 
+    def __del__(self) -> None:
+        # An open response is held by its own connection, so that it would never be collected. This may be any thread.
+        if not (self._response.closed or self._loop.is_closed()):
+            self._loop.call_soon_threadsafe(self._response.close)
 
-class RunSource:
-    """The events of a run: when the connection breaks, those behind the last one are asked for again."""
 
-    def __init__(self, open_source: Callable[[int], Awaitable[Source | None]], after: int, max_retries: int) -> None:
-        """`open_source(n)` gives the events behind number n, None when there will be none."""
+class KeptSource:
+    """Events that the server keeps: when the connection breaks, those behind the last one are asked for again."""
+
+    def __init__(self, open_source: Reopen, after: int, max_retries: int, number: re.Pattern[bytes]) -> None:
+        """`number` finds an event's number."""
         self._open_source = open_source
+        self._number = number
         self._max_retries = max_retries
         self._source: Source | None = None
         self._is_over = False
         self._num_retries = 0
-        """Since the last event that has a number."""
+        """Since the last event that has a number; those of opening count too, so that they do not multiply."""
         self.head = Head(200, {})
         self.last_event_id = after
 
-    async def open(self) -> RunSource:
-        self._source = await self._open_source(self.last_event_id)
+    async def open(self) -> KeptSource:
+        self._source = await self._open_source(self.last_event_id, self._max_retries - self._num_retries)
         if self._source is None:
             self._is_over = True
         else:
             self.head = self._source.head
+            self._num_retries += self.head.num_retries
         return self
 
     async def next_event(self) -> Event:
         """Of a run that has no more events, the end marker."""
         while not self._is_over:
             if self._source is None:
-                await self.open()  # is tried again by itself
+                await self.open()
                 continue
             try:
                 event = await self._source.next_event()
@@ -127,10 +139,14 @@ class RunSource:
                     raise
                 self._num_retries += 1
                 continue
-            if number := _NUMBER.search(event.raw):
+            if number := self._number.search(event.raw):
                 self.last_event_id, self._num_retries = int(number[1]), 0
             return event
         return Event(b"", DONE, None)
+
+    async def finish(self) -> None:
+        if self._source is not None:
+            await self._source.finish()
 
     def close(self) -> None:
         if self._source is not None:

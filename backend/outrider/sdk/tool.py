@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
@@ -118,8 +118,13 @@ class ToolAnswer:
         return {"role": "tool", "tool_call_id": self.call.id, "content": self.content}
 
 
-async def call_all(tools: Mapping[str, Tool], calls: Sequence[ToolCall]) -> list[ToolAnswer]:
-    """All calls at once, answers in their order. Cancelled, it ends when all tools have."""
+async def answers_of(
+    tools: Mapping[str, Tool], calls: Sequence[ToolCall]
+) -> AsyncGenerator[tuple[int, ToolAnswer], None]:
+    """All calls at once; each answer, with the number of its call, as soon as it is there.
+
+    Cancelled or closed, it ends when all tools have.
+    """
     began_s = time.monotonic()
     ends_s: dict[int, float] = {}
 
@@ -129,17 +134,19 @@ async def call_all(tools: Mapping[str, Tool], calls: Sequence[ToolCall]) -> list
         finally:
             ends_s[index] = time.monotonic()
 
-    tasks = [asyncio.create_task(run(index, call)) for index, call in enumerate(calls)]
+    numbers = {asyncio.create_task(run(index, call)): index for index, call in enumerate(calls)}
+    waiting = set(numbers)
     try:
-        await asyncio.wait(tasks)
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=numbers.__getitem__):
+                index = numbers[task]
+                yield index, _answer(tools, calls[index], task, ends_s.get(index, began_s) - began_s)
     finally:
-        for task in tasks:
+        for task in numbers:
             task.cancel()
-        await asyncio.wait(tasks)
-    return [
-        _answer(tools, call, task, ends_s.get(index, began_s) - began_s)
-        for index, (call, task) in enumerate(zip(calls, tasks, strict=True))
-    ]
+        if numbers:
+            await asyncio.wait(numbers)
 
 
 async def _called(tools: Mapping[str, Tool], call: ToolCall) -> str:

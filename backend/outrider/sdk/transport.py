@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import aiohttp
@@ -24,7 +24,10 @@ from outrider.version import __version__
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+#: Errors without a connection, so that nothing can have reached the server.
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
+Query = Mapping[str, str | int | float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,11 @@ class Ask:
     path: str
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    query: Query = field(default_factory=dict)
     is_of_root: bool = False
     """The path stands beside `/v1` and not under it."""
     is_once: bool = False
-    """Not sent again when the server may have got it and nothing is known of what it did."""
+    """Not sent again when it may have had its effect."""
 
 
 class Connections:
@@ -99,10 +103,13 @@ class Transport:
                 return _refusal(response, data)
             return RawResponse(_head(response, num_retries), data)
 
-        return await self._retrying(attempt, ask)
+        return await self._retrying(attempt, ask, self.options.max_retries)
 
-    async def open_stream(self, ask: Ask) -> EventSource | None:
-        """Send, and wait for the first event; None for an empty answer. Raises APIError, ConnectionFailed."""
+    async def open_stream(self, ask: Ask, max_retries: int | None = None) -> EventSource | None:
+        """Send, and wait for the first event; None for an empty answer. Raises APIError, ConnectionFailed.
+
+        `max_retries` stands in for the option of this name.
+        """
 
         async def attempt(num_retries: int) -> EventSource | Refusal | None:
             async with self._waiting("the first event", self._times.first_event_s):
@@ -120,21 +127,28 @@ class Transport:
                     on_failure.pop_all()
                 return source
 
-        return await self._retrying(attempt, ask)
+        return await self._retrying(attempt, ask, self.options.max_retries if max_retries is None else max_retries)
 
-    async def _retrying(self, attempt: Callable[[int], Awaitable[T | Refusal]], ask: Ask) -> T:
+    async def opened(self, ask: Ask) -> EventSource:
+        """As `open_stream`; ConnectionFailed also for an empty answer."""
+        source = await self.open_stream(ask)
+        if source is None:
+            raise ConnectionFailed("the server answered a stream with nothing")
+        return source
+
+    async def _retrying(self, attempt: Callable[[int], Awaitable[T | Refusal]], ask: Ask, max_retries: int) -> T:
         num_retries = 0
         while True:
             try:
                 outcome = await attempt(num_retries)
             except ConnectionFailed as error:
-                if ask.is_once and not isinstance(error.__cause__, _NEVER_SENT):
-                    raise
                 outcome = Refusal(error)
             if not isinstance(outcome, Refusal):
                 return outcome
+            if ask.is_once:
+                outcome = replace(outcome, can_double=not isinstance(outcome.error.__cause__, _NEVER_SENT))
             delay_s = retry_delay_s(outcome, num_retries, now_s=time.time(), chance=random.random())
-            if delay_s is None or num_retries >= self.options.max_retries or await self._closes_within(delay_s):
+            if delay_s is None or num_retries >= max_retries or await self._closes_within(delay_s):
                 raise outcome.error
             num_retries += 1
             log.debug("retry %d after: %s", num_retries, outcome.error)
@@ -163,7 +177,7 @@ class Transport:
         url = (options.root if ask.is_of_root else options.base_url.rstrip("/")) + ask.path
         session = self.connections.session()
         return await session.request(
-            ask.method, url, data=data, headers=headers, timeout=timeout, proxy=options.proxy
+            ask.method, url, params=ask.query, data=data, headers=headers, timeout=timeout, proxy=options.proxy
         )
 
     @asynccontextmanager

@@ -152,7 +152,44 @@ class ResponseBody(WireObject):
     status: str | None = None
     output: list[OutputItem]
     usage: ResponseUsage | None = None
+    error: dict[str, Any] | None = None
     outrider: Report | None = None
+
+
+class ResponseEvent(WireObject):
+    """One event of a streamed response, as the server wrote it; told apart by `type`.
+
+    Example::
+
+        async for event in stream:
+            if event.type == "response.output_text.delta":
+                print(event.delta, end="")
+    """
+
+    type: str
+    sequence_number: int | None = None
+    delta: Any = None
+    """What is new, in events whose type ends in `.delta`."""
+
+
+class InputItem(WireObject):
+    """One item of what a response was asked; told apart by `type`.
+
+    Example::
+
+        texts = [item.content for item in await client.responses.input_items("resp_1") if item.type == "message"]
+    """
+
+    id: str
+    type: str = "message"
+    content: Any = None
+
+
+class InputPage(WireObject):
+    """Body of `/responses/{id}/input_items`."""
+
+    data: list[InputItem]
+    has_more: bool = False
 
 
 class Run(WireObject):
@@ -171,6 +208,8 @@ class Run(WireObject):
     started_at: float | None = None
     ended_at: float | None = None
     expires_at: float | None = None
+    request_id: str | None = None
+    """The `x-request-id` of the call that began it."""
     num_events: int = 0
     """Events so far, numbered from 1."""
     error: dict[str, Any] | None = None
