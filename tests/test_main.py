@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[1]
 def without(package: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command in a process that cannot import the package."""
     code = f"import sys; sys.modules[{package!r}] = None; from outrider.__main__ import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 @pytest.mark.parametrize(
