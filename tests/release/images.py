@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from outrider.config import cache_dir
 from release.conftest import ROOT
+from release.processes import ran
 from shipping.dockerfiles import stages
 
 PROGRAMS = ("buildah", "debootstrap", "unshare", "chroot")
@@ -35,11 +35,7 @@ def buildah(*arguments: str) -> str:
     """What it printed; with a store of its own, and without namespaces, which may not be had here."""
     options = ("--root", str(_STORE / "store"), "--runroot", str(_STORE / "run"))
     variables = os.environ | {"BUILDAH_ISOLATION": "chroot"}
-    done = subprocess.run(
-        ["buildah", *options, *arguments], env=variables, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout.strip()
+    return ran("buildah", *options, *arguments, variables=variables).stdout.strip()
 
 
 def _pip_variables() -> dict[str, str]:
@@ -63,7 +59,7 @@ def base(path: Path) -> str:
     shutil.rmtree(root, ignore_errors=True)
     packages = "--include=python3,python3-venv,python3-pip,ca-certificates"
     release = name.rsplit("-", 1)[1]
-    subprocess.run(["debootstrap", "--variant=minbase", packages, release, root], check=True, capture_output=True)
+    ran("debootstrap", "--variant=minbase", packages, release, root)
     for mark in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
         mark.unlink()
     (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")

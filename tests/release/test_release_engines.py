@@ -11,7 +11,7 @@ import pytest
 from not_run import not_run
 from release.conftest import ROOT
 from release.environment import TOOLS
-from release.served import asked
+from release.processes import asked, ran
 
 pytestmark = [pytest.mark.release, pytest.mark.timeout(3600)]
 
@@ -30,19 +30,18 @@ async def test_compose_on_a_laptop(docker: None) -> None:
     """The two images are built, the model is fetched, and the gateway answers."""
     compose = ["docker", "compose", "--file", "docker/compose.cpu.yaml"]
     try:
-        subprocess.run([*compose, "up", "--build", "--detach", "--wait"], cwd=ROOT, check=True)
+        ran(*compose, "up", "--build", "--detach", "--wait", cwd=ROOT)
         await asked("http://127.0.0.1:8000")
     finally:
-        subprocess.run([*compose, "down", "--volumes"], cwd=ROOT, check=True)
+        ran(*compose, "down", "--volumes", cwd=ROOT)
 
 
 def test_the_image_of_sglang(docker: None) -> None:
     """It is built, and SGLang finds our plugin in it."""
     tag = "outrider-sglang:check"
-    subprocess.run(["docker", "build", "--file", "docker/sglang.Dockerfile", "--tag", tag, "."], cwd=ROOT, check=True)
+    ran("docker", "build", "--file", "docker/sglang.Dockerfile", "--tag", tag, ".", cwd=ROOT)
     code = "from importlib.metadata import entry_points as e; print([p.name for p in e(group='sglang.srt.plugins')])"
-    command = ["docker", "run", "--rm", "--entrypoint", "python", tag, "-c", code]
-    assert "outrider" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "outrider" in ran("docker", "run", "--rm", "--entrypoint", "python", tag, "-c", code).stdout
 
 
 async def test_a_cluster_takes_the_objects() -> None:
@@ -50,7 +49,6 @@ async def test_a_cluster_takes_the_objects() -> None:
     status, _ = await TOOLS.run("kubectl", "version", "--output", "json", "--request-timeout", "3s")
     if status != 0:
         not_run("Kubernetes' own checks of k8s/, which need a cluster")
-    status, out = await TOOLS.run(
-        "kubectl", "apply", "--kustomize", str(ROOT / "k8s"), "--dry-run", "server", "-o", "json"
-    )
+    objects = ("kubectl", "apply", "--kustomize", str(ROOT / "k8s"), "--dry-run", "server", "-o", "json")
+    status, out = await TOOLS.run(*objects)
     assert status == 0 and json.loads(out)["items"], out

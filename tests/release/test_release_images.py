@@ -13,7 +13,7 @@ import pytest
 from not_run import not_run
 from outrider.runtimes.scripted import ScriptedLane
 from release.images import Image, built, missing
-from release.served import asked, serving
+from release.processes import asked, ran, serving, status_of
 from shipping.dockerfiles import DOCKER
 
 pytestmark = [pytest.mark.release, pytest.mark.timeout(1200)]
@@ -45,12 +45,11 @@ async def test_it_serves_and_stops(gateway: Image, tmp_path: Path) -> None:
         quiet = asyncio.subprocess.DEVNULL
         async with serving(command, cwd=tmp_path, variables=os.environ, stderr=quiet) as served:
             await asked(served.url)
-            status = Path(f"/proc/{served.pid}/status").read_text()
+            status = status_of(served.pid)
             assert re.search(r"^Name:\toutrider$", status, re.MULTILINE), "the first process is not the gateway"
             assert re.search(r"^Uid:\t10001\t10001\t10001\t10001$", status, re.MULTILINE)
             port = served.url.rsplit(":", 1)[1]
             health = [part.replace(":8000/", f":{port}/") for part in gateway.health]
-            process = await asyncio.create_subprocess_exec(*gateway.entering(health))
-            assert await process.wait() == 0
+            await asyncio.to_thread(ran, *gateway.entering(health))
     assert served.status == 0
     assert "Read-only file system" in served.log and '"route":"/v1/chat/completions"' in served.log

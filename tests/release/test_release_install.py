@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -14,19 +13,19 @@ import pytest
 from outrider.runtimes.scripted import ScriptedLane
 from outrider.version import __version__
 from release.conftest import ROOT
-from release.served import asked, serving
+from release.processes import asked, ran, serving
 
 pytestmark = [pytest.mark.release, pytest.mark.timeout(900)]
+
+LOCK = ROOT / "requirements.lock"
 
 
 @pytest.fixture(scope="session")
 def wheel(dist: Path) -> Path:
-    """Built anew."""
+    """Built anew, with the source distribution beside it."""
     for old in [*dist.glob("outrider-*.whl"), *dist.glob("outrider-*.tar.gz")]:
         old.unlink()
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-d", dist], cwd=ROOT, check=True, capture_output=True
-    )
+    ran(sys.executable, "-m", "hatchling", "build", "-d", dist, cwd=ROOT)
     (found,) = dist.glob("outrider-*.whl")
     return found
 
@@ -34,19 +33,8 @@ def wheel(dist: Path) -> Path:
 def installed(folder: Path, wheel: Path, extras: str) -> Path:
     """The command of a new environment with the wheel and the locked versions of what it needs."""
     venv.create(folder, with_pip=True)
-    command = [
-        folder / "bin" / "python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--constraint",
-        ROOT / "requirements.lock",
-    ]
-    done = subprocess.run(
-        [*command, f"{wheel}{extras}"], capture_output=True, text=True, check=False, env=outside(folder)
-    )
-    assert done.returncode == 0, done.stderr
+    install = (folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", LOCK)
+    ran(*install, f"{wheel}{extras}", variables=outside(folder))
     return folder / "bin" / "outrider"
 
 
@@ -59,35 +47,26 @@ def outside(home: Path) -> dict[str, str]:
 def test_the_demo_runs(wheel: Path, tmp_path: Path) -> None:
     """Installed with the engine: the model is fetched, three prompts are answered twice, and compared."""
     outrider = installed(tmp_path / "venv", wheel, "[engine]")
-    done = subprocess.run(
-        [outrider, "demo"], cwd=tmp_path, env=outside(tmp_path / "cache"), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ran(outrider, "demo", cwd=tmp_path, variables=outside(tmp_path / "cache"))
     assert len(re.findall(r"^│ (code|quote|creative) ", done.stdout, re.MULTILINE)) == 3, done.stdout
     assert (tmp_path / "cache" / "outrider" / "models").is_dir()
-    checks = subprocess.run(
-        [outrider, "policy", "validate"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert checks.returncode == 0, checks.stdout + checks.stderr
 
 
 async def test_the_gateway_runs_without_the_engine(wheel: Path, tmp_path: Path) -> None:
     """Installed alone: a lane that somebody else runs is served; what the engine is needed for says so in a line."""
     outrider = installed(tmp_path / "venv", wheel, "")
+    variables = outside(tmp_path)
     config = tmp_path / "gateway.yaml"
     async with ScriptedLane() as lane:
         config.write_text(f"server: {{port: 0}}\nlanes: [{{name: a, kind: url, urls: ['{lane.url}']}}]\n")
         command = [str(outrider), "serve", "--config", str(config)]
-        async with serving(command, cwd=tmp_path, variables=outside(tmp_path)) as served:
+        async with serving(command, cwd=tmp_path, variables=variables) as served:
             await asked(served.url)
-        assert served.status == 0
+        assert served.status == 0, served.log
+    told = r"outrider: this needs \w+, which is not installed: pip install 'outrider\[engine\]'\n"
     for arguments in (["demo"], ["model", "pull"], ["engine"]):
-        done = subprocess.run(
-            [outrider, *arguments], env=outside(tmp_path), capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stdout) == (1, "")
-        assert re.fullmatch(
-            r"outrider: this needs \w+, which is not installed: pip install 'outrider\[engine\]'\n", done.stderr
-        )
-    told = subprocess.run([outrider, "--version"], capture_output=True, text=True, check=True)
-    assert told.stdout == f"outrider {__version__}\n"
+        done = ran(outrider, *arguments, cwd=tmp_path, variables=variables, status=1)
+        assert done.stdout == "" and re.fullmatch(told, done.stderr), done.stderr
+    assert ran(outrider, "--version", cwd=tmp_path).stdout == f"outrider {__version__}\n"
+    policy = next((tmp_path / "venv" / "lib").glob("python3*/site-packages/outrider/data/policies/code.yaml"))
+    ran(outrider, "policy", "validate", policy, cwd=tmp_path, variables=variables)

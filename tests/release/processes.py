@@ -1,10 +1,11 @@
-"""A gateway as a process of its own, asked over HTTP as a user and a cluster would, and stopped by a signal."""
+"""Commands and how they end; a gateway as a process, asked as users and clusters do, and stopped by a signal."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,20 @@ import aiohttp
 
 _START_S = 60.0
 _STOP_S = 20.0
+
+
+def ran(
+    *command: str | Path, cwd: Path | None = None, variables: Mapping[str, str] | None = None, status: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """A command that has ended, which must be with that status."""
+    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == status, f"{command[0]}: {done.returncode}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
+    return done
+
+
+def status_of(pid: int) -> str:
+    """What the kernel says of a process."""
+    return Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
 
 
 @dataclass
