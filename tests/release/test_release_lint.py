@@ -10,7 +10,7 @@ import yaml
 
 from release.conftest import ROOT
 from release.environment import TOOLS
-from shipping.test_shipping_metrics import queries
+from shipping.dashboards import queries
 
 pytestmark = pytest.mark.release
 
@@ -92,17 +92,25 @@ async def test_queries() -> None:
     await clean("python", "-c", _PARSE, json.dumps(asked))
 
 
+async def test_dead_code() -> None:
+    """Vulture finds nothing in the package that neither it nor a test uses; what it says of tests is not looked at."""
+    _, out = await TOOLS.run("vulture", "--min-confidence", "60", cwd=ROOT)
+    assert [line for line in out.splitlines() if not line.startswith("tests/")] == []
+
+
 async def test_the_checks_themselves(tmp_path: Path) -> None:
     """Each tool complains of a fault that is put before it."""
     (tmp_path / "bad.Dockerfile").write_text("FROM python\nRUN cd /tmp && sudo true\n")
     (tmp_path / "bad.yaml").write_text("a: 1\na: 2\n")
     (tmp_path / "bad.sh").write_text("#!/bin/sh\nrm -rf $1/*\n")
+    (tmp_path / "bad.py").write_text("def nobody_calls_this():\n    pass\n")
     (tmp_path / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {contaners: []}\n")
     for command in (
         ("hadolint", "bad.Dockerfile"),
         ("yamllint", "--strict", "bad.yaml"),
         ("shellcheck", "bad.sh"),
         ("kubernetes-validate", "--strict", "pod.yaml"),
+        ("vulture", "bad.py"),
         ("python", "-c", _PARSE, json.dumps(["rate(outrider_requests_total[5m)"])),
     ):
         status, out = await TOOLS.run(*command, cwd=tmp_path)

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from dockerfiles import DOCKER, ROOT, is_command
 
 from outrider.config import UrlSection, load_config
 from outrider.profiles import SGLangSection, SpeculationSection
 from outrider.runtimes.launch import server_arguments
 from outrider.version import __version__
+from shipping.dockerfiles import DOCKER, ROOT, is_command
 
 KUBERNETES = ROOT / "k8s"
 COMPOSE = {path.name: path for path in DOCKER.glob("compose.*.yaml")}

@@ -7,10 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from dockerfiles import DOCKERFILES, ROOT, is_command, is_sent, sources, stages, words
 
 from outrider.gateway.access import OPEN_PATHS
 from outrider.profiles import DEFAULT_MODEL
+from shipping.dockerfiles import DOCKERFILES, ROOT, is_command, is_sent, sources, stages, words
 
 _SECRET = re.compile(r"token|secret|passw|_key", re.IGNORECASE)
 each = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)

@@ -10,7 +10,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
-from dockerfiles import DOCKER, ROOT
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.app import serving
@@ -20,22 +19,12 @@ from outrider.engine.metrics import EngineMetrics
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.scripted import ScriptedLane
 from outrider.sdk.client import AsyncClient
+from shipping.dashboards import queries
+from shipping.dockerfiles import DOCKER, ROOT
 
 _NAME = re.compile(r"\b(?:outrider_|sglang:)\w+")
 #: Given by Prometheus, or by a histogram.
 _ALWAYS = {"le", "instance", "job"}
-
-
-def queries() -> dict[str, str]:
-    """Where it stands -> what is asked."""
-    found = {}
-    for path in sorted((DOCKER / "grafana" / "dashboards").glob("*.json")):
-        for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
-            for target in panel["targets"]:
-                found[f"{panel['title']}, {target['refId']}"] = target["expr"]
-    for group in yaml.safe_load((DOCKER / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))["groups"]:
-        found |= {rule["alert"]: rule["expr"] for rule in group["rules"]}
-    return found
 
 
 def scaled_by() -> list[str]:

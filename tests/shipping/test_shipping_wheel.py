@@ -11,9 +11,9 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
-from dockerfiles import ROOT
 
 from outrider.version import __version__
+from shipping.dockerfiles import ROOT
 
 SOURCE = ROOT / "backend" / "outrider"
 
