@@ -93,7 +93,7 @@ async def test_queries() -> None:
 
 
 async def test_dead_code() -> None:
-    """Vulture finds nothing in the package that neither it nor a test uses; what it says of tests is not looked at."""
+    """Vulture finds nothing in the package that neither it nor a test uses; tests themselves are not looked at."""
     _, out = await TOOLS.run("vulture", "--min-confidence", "60", cwd=ROOT)
     assert [line for line in out.splitlines() if not line.startswith("tests/")] == []
 
