@@ -23,7 +23,7 @@ def works(*command: str) -> bool:
 @pytest.fixture
 def docker() -> None:
     if not works("docker", "info"):
-        not_run("images on their real bases and compose files, which need a Docker engine")
+        not_run("images on their real bases and compose files with Prometheus and Grafana: they need a Docker engine")
 
 
 async def test_compose_on_a_laptop(docker: None) -> None:
