@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JSON_ARG = $(if $(JSON),--json $(JSON))
 
-.PHONY: demo serve test test-sglang sglang-env check conformance
+.PHONY: demo serve test test-sglang sglang-env check conformance release-check
 .PHONY: bench bench-policy bench-gateway bench-load docs model format lock clean
 
 demo: model
@@ -16,7 +16,7 @@ serve: model
 
 # Two processes with a thread each are faster than one with two; to debug in one: ARGS="-n 0 ...".
 test: model
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not sglang and not conformance" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not sglang and not conformance and not release" $(ARGS)
 
 # Real SGLang on a CPU: its environment (1.5 GB, some minutes, once), and the tests of lanes that need it.
 sglang-env: $(READY)
@@ -32,6 +32,12 @@ test-sglang: model
 conformance: model
 	-@PYTHONPATH=tests $(BIN)/python -m conformance.environment
 	$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
+
+# The release, into dist/: wheel, source distribution, licences and list of parts; linters of all that ships; the wheel in
+# empty environments; the gateway's image, whose steps need root and Debian's buildah and debootstrap.
+release-check: model
+	-@PYTHONPATH=tests $(BIN)/python -m release.environment
+	$(BIN)/python -m pytest -m release tests/release $(ARGS)
 
 bench: model
 	@$(BIN)/outrider bench engine --suite tasks $(JSON_ARG) $(ARGS)

@@ -10,5 +10,5 @@ from not_run import not_run
 
 @pytest.fixture(scope="session", autouse=True)
 def tools() -> None:
-    if not environment.is_ready():
+    if not environment.TOOLS.is_ready:
         not_run("other makers' checkers, which are not installed; run: make conformance")

@@ -58,7 +58,7 @@ async def test_the_protocol_is_spoken(protocol: str, tmp_path: Path, capsys: pyt
                 while len(gateway.pool.lanes) < 2 or not all(lane.is_ready for lane in gateway.pool.lanes):
                     await asyncio.sleep(0.05)
             model = gateway.pool.lanes[0].models[0].id
-            _, out = await environment.run(
+            _, out = await environment.TOOLS.run(
                 "llm-comply", "--base-url", gateway.url + "/v1", "--api-key", "none", "--model", model,
                 "--format", protocol, "--json",
             )  # fmt: skip

@@ -83,7 +83,7 @@ async def test_its_own_tests_pass(name: str, tmp_path: Path, capsys: pytest.Capt
             await ours.wait_until_ready()
             await _store(gateway, runs, cards[0]["id"])
             part, why = UNTRIED.get(name, ("nothing", ""))
-            _, out = await environment.run(
+            _, out = await environment.TOOLS.run(
                 "python", "-m", "pytest", "-p", "no:cacheprovider", "-o", "addopts=", "-q", "--tb=short", "-rpfE",
                 "-k", f"not {part} or path_params", str(path),
                 cwd=source, variables={"TEST_API_BASE_URL": gateway.url + "/v1"},

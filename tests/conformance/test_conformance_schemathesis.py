@@ -32,7 +32,7 @@ async def test_the_document_is_true(tmp_path: Path, capsys: pytest.CaptureFixtur
         lane = Lane("scripted", scripted.url)
         async with serving(config, lanes=[lane]) as gateway:
             await lane.wait_until_ready()
-            status, out = await environment.run(
+            status, out = await environment.TOOLS.run(
                 "schemathesis", "run", gateway.url + "/openapi.json", "--checks", "all", "--no-color",
                 "--exclude-checks", ",".join(LEFT_OUT), "--phases", "examples,coverage,fuzzing", "-n", "60",
                 "--continue-on-failure", "--generation-deterministic",

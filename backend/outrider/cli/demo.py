@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider.cli.console import run_async
-from outrider.config import Config, load_config, packaged_data
+from outrider.cli.console import progress_bar, run_async
+from outrider.config import Config, LaneSection, cache_dir, load_config, packaged_data
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +48,18 @@ def demo(
     if model is not None:
         lanes = tuple(lane.model_copy(update={"model": model}) for lane in settings.lanes)
         settings = settings.model_copy(update={"lanes": lanes})
+    _fetch_models(settings)
     run_async(_demo(settings))
+
+
+def _fetch_models(config: Config) -> None:
+    """Of embedded lanes, once, so that the demo needs no step before it."""
+    from outrider.engine.pull import CATALOG, pull
+
+    for lane in config.lanes:
+        if isinstance(lane, LaneSection) and lane.model in CATALOG:
+            with progress_bar() as progress:
+                pull(lane.model, cache_dir(), progress)
 
 
 async def _demo(config: Config) -> None:

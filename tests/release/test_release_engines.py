@@ -1,0 +1,54 @@
+"""What only an engine of containers, a GPU or a cluster can show; where there is none it is told as not run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from not_run import not_run
+from release.conftest import ROOT
+from release.environment import TOOLS
+from release.processes import asked, ran
+
+pytestmark = [pytest.mark.release, pytest.mark.timeout(3600)]
+
+
+def works(*command: str) -> bool:
+    return shutil.which(command[0]) is not None and subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.fixture
+def docker() -> None:
+    if not works("docker", "info"):
+        not_run("images on their real bases and compose files with Prometheus and Grafana: they need a Docker engine")
+
+
+async def test_compose_on_a_laptop(docker: None) -> None:
+    """The two images are built, the model is fetched, and the gateway answers."""
+    compose = ["docker", "compose", "--file", "docker/compose.cpu.yaml"]
+    try:
+        ran(*compose, "up", "--build", "--detach", "--wait", "gateway", cwd=ROOT)
+        await asked("http://127.0.0.1:8000")
+    finally:
+        ran(*compose, "down", "--volumes", cwd=ROOT)
+
+
+def test_the_image_of_sglang(docker: None) -> None:
+    """It is built, and SGLang finds our plugin in it."""
+    tag = "outrider-sglang:check"
+    ran("docker", "build", "--file", "docker/sglang.Dockerfile", "--tag", tag, ".", cwd=ROOT)
+    code = "from importlib.metadata import entry_points as e; print([p.name for p in e(group='sglang.srt.plugins')])"
+    assert "outrider" in ran("docker", "run", "--rm", "--entrypoint", "python", tag, "-c", code).stdout
+
+
+async def test_a_cluster_takes_the_objects() -> None:
+    """Its server checks them, admission included; nothing is kept."""
+    status, _ = await TOOLS.run("kubectl", "get", "namespace", "outrider", "--request-timeout", "3s")
+    if status != 0:
+        not_run("Kubernetes' own checks of k8s/, which need a cluster that has the namespace outrider")
+    objects = ("kubectl", "apply", "--kustomize", str(ROOT / "k8s"), "--dry-run", "server", "-o", "json")
+    status, out = await TOOLS.run(*objects)
+    assert status == 0 and json.loads(out)["items"], out
