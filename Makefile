@@ -70,7 +70,7 @@ lock:
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet hatchling editables
-	$(VENV)-lock/bin/python -m pip install --quiet --no-build-isolation --editable .[engine,dev]
+	$(VENV)-lock/bin/python -m pip install --quiet --no-build-isolation --editable .[engine,plots,dev]
 	$(VENV)-lock/bin/python -m pip freeze --exclude-editable | sed -E 's/^(torch==[0-9.]+)\+.*/\1/' > requirements.lock
 	rm -rf $(VENV)-lock
 

@@ -16,7 +16,18 @@ _HEIGHT, _BELOW, _RIGHT = 190.0, 40.0, 12.0
 _ROW, _BAND = 11.0, 9.0
 _CELL_HEIGHT, _LEAST_CELL = 21.0, 44.0
 #: Blues from nearly white on, and from which one on the text is white.
-_BLUES = ("#f3f7fc", "#dfeaf6", "#c6daef", "#a5c6e5", "#7eaed8", "#5993c9", "#3a78b5", "#235e9c", "#154680", "#0b3060")
+_BLUES = (
+    "#f3f7fc",
+    "#dfeaf6",
+    "#c6daef",
+    "#a5c6e5",
+    "#7eaed8",
+    "#5993c9",
+    "#3a78b5",
+    "#235e9c",
+    "#154680",
+    "#0b3060",
+)
 _WHITE_FROM = 5
 
 
@@ -48,9 +59,17 @@ def line_chart(labels: Labels, series: Sequence[Series], axes: Axes = Axes(), or
     frame = _frame(top, reach(xs), y_range, is_log=axes.may_be_log and is_wide(xs))
     parts = [key, *frame.axes(labels.x, labels.y)]
     for one in series:
-        points = " ".join(f"{number(frame.x(x))},{number(frame.y(y))}" for x, y in one.points)
-        parts.append(element("polyline", points=points, class_=f"mark line s{looks[one.name]}"))
+        parts.append(_line(frame, one.points, looks[one.name]))
     return plot(labels, (WIDTH, frame.y.start + _BELOW), parts)
+
+
+def _line(frame: Frame, points: Sequence[tuple[float, float]], look: int) -> str:
+    """A dot where there is one point, of which a line would show nothing."""
+    places = [(frame.x(x), frame.y(y)) for x, y in points]
+    if len(places) == 1:
+        return element("circle", cx=places[0][0], cy=places[0][1], r=3, class_=f"mark fill s{look}")
+    way = " ".join(f"{number(x)},{number(y)}" for x, y in places)
+    return element("polyline", points=way, class_=f"mark line s{look}")
 
 
 def bar_chart(
@@ -119,9 +138,9 @@ def _interval(x: Scale, y: float, found: tuple[float, float, float], name: str, 
     return element("g", said, bar, element("circle", cx=x(value), cy=y, r=3.5, class_=f"mark fill s{look}"))
 
 
-def heat_map(labels: Labels, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]]) -> Plot:
-    """`values` by row and column, None where nothing was measured; numbers stand in the cells."""
-    found = [value for row in values for value in row if value is not None]
+def heat_map(labels: Labels, rows: Mapping[str, Sequence[float | None]], columns: Sequence[str]) -> Plot:
+    """A value by row and column, None where nothing was measured; numbers stand in the cells."""
+    found = [value for row in rows.values() for value in row if value is not None]
     low, high = reach(found)
     left = 10 + LETTER * max(map(len, rows), default=1)
     top = 16 + 0.72 * LETTER * max(map(len, columns), default=1)
@@ -131,7 +150,7 @@ def heat_map(labels: Labels, rows: Sequence[str], columns: Sequence[str], values
         x = left + (j + 0.5) * width
         turn = f"rotate(-45 {number(x)} {number(top - 6)})"
         parts.append(text(x, top - 6, name, transform=turn))
-    for i, (name, row) in enumerate(zip(rows, values, strict=True)):
+    for i, (name, row) in enumerate(rows.items()):
         y = top + i * _CELL_HEIGHT
         parts.append(text(left - 6, y + 15, name, "end"))
         for j, value in enumerate(row):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -21,19 +22,25 @@ def style() -> str:
     return files("outrider.plots").joinpath("style.css").read_text(encoding="utf-8")
 
 
-def write_png(plot: Plot, path: Path) -> None:
-    """The same with any fonts on the machine, or none. Only where `can_draw`."""
+def write_pngs(plots: Sequence[Plot], folder: Path) -> list[Path]:
+    """One file each, the same with any fonts on the machine or none; no file where the extra is not installed."""
+    if not can_draw():
+        return []
     import font_source_sans_pro
     import resvg_py
 
-    path.write_bytes(
-        resvg_py.svg_to_bytes(
-            svg_string=plot.svg,
-            background="#ffffff",
-            zoom=_ZOOM,
-            style_sheet=style(),
-            skip_system_fonts=True,
-            font_files=[font_source_sans_pro.SourceSansPro, font_source_sans_pro.SourceSansProSemibold],
-            font_family="Source Sans Pro",
+    fonts = [font_source_sans_pro.SourceSansPro, font_source_sans_pro.SourceSansProSemibold]
+    paths = [folder / f"{plot.labels.key}.png" for plot in plots]
+    for plot, path in zip(plots, paths, strict=True):
+        path.write_bytes(
+            resvg_py.svg_to_bytes(
+                svg_string=plot.svg,
+                background="#ffffff",
+                zoom=_ZOOM,
+                style_sheet=style(),
+                skip_system_fonts=True,
+                font_files=fonts,
+                font_family="Source Sans Pro",
+            )
         )
-    )
+    return paths

@@ -57,5 +57,7 @@ def page(title: str, below: str, parts: Sequence[str]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style()}{sheet}</style>\n</head>\n<body>\n<main>\n"
-        f'<h1>{escape(title)}</h1>\n<p class="below">{escape(below)}</p>\n' + "\n".join(parts) + "\n</main>\n</body>\n</html>\n"
+        f'<h1>{escape(title)}</h1>\n<p class="below">{escape(below)}</p>\n'
+        + "\n".join(parts)
+        + "\n</main>\n</body>\n</html>\n"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from outrider.plots.png import can_draw, write_png
+from outrider.plots.png import can_draw, write_pngs
 from outrider.plots.svg import Plot
 from outrider.workloads import page
 from outrider.workloads.report_plots import plots
@@ -15,11 +15,12 @@ from outrider.workloads.tables import Row, html_table, markdown_table, markdown_
 
 #: Tables by their headings, and what they say.
 _SAYS = {
-    "At a glance": "All requests of each arm. Medians, each with the interval that holds it with 95 %; of all together "
-    "and of good ones, the median round, and from the slowest to the fastest.",
-    "By task and temperature": "Tokens per second of each request after its first token. Drafts that were verified for "
-    "nothing are wasted. Texts are compared at temperature 0.",
-    "How long a reader waits": "Milliseconds until the first token, and between one event that brought text and the next.",
+    "At a glance": "All requests of each arm. Medians, each with the interval that holds it with 95 %; of all "
+    "together and of good ones, the median round, and from the slowest to the fastest.",
+    "By task and temperature": "Tokens per second of each request after its first token. Drafts that were verified "
+    "for nothing are wasted. Texts are compared at temperature 0.",
+    "How long a reader waits": "Milliseconds until the first token, and between one event that brought text and the "
+    "next.",
 }
 _NO_PNG = "No PNGs were written: they need pip install 'outrider[plots]'"
 
@@ -34,23 +35,15 @@ def write_report(result: Result, folder: Path) -> list[Path]:
     return [html, markdown, *write_pngs(drawn, folder)]
 
 
-def write_pngs(drawn: list[Plot], folder: Path) -> list[Path]:
-    """Nothing where the extra for it is not installed, which the report says."""
-    if not can_draw():
-        return []
-    paths = [folder / f"{plot.labels.key}.png" for plot in drawn]
-    for plot, path in zip(drawn, paths, strict=True):
-        write_png(plot, path)
-    return paths
-
-
 def _title(result: Result) -> str:
     return f"{result.suite}: {', '.join(arm.name for arm in result.arms)}"
 
 
 def _below(result: Result) -> str:
     made = result.conditions
-    return f"{made.get('time', '')} on {made.get('num_cores', '?')} cores of {made.get('cpu', '?')}; {result.arrivals}"
+    return (
+        f"{made.get('time', '')} on {made.get('num_cores', '?')} cores of {made.get('cpu', '?')}; {result.arrivals}"
+    )
 
 
 def _warnings(result: Result) -> list[str]:
@@ -127,5 +120,8 @@ def _markdown(result: Result, drawn: list[Plot]) -> str:
     parts += [markdown_text(_bottleneck(result))]
     parts += [f"![{plot.labels.title}]({plot.labels.key}.png)" for plot in drawn if can_draw()]
     parts += [f"- {markdown_text(note)}" for note in _notes(result)]
-    parts += ["## Conditions", "\n".join(f"- {key}: {markdown_text(str(v))}" for key, v in _conditions(result).items())]
+    parts += [
+        "## Conditions",
+        "\n".join(f"- {key}: {markdown_text(str(v))}" for key, v in _conditions(result).items()),
+    ]
     return "\n\n".join(parts) + "\n"

@@ -15,8 +15,8 @@ _NUM_POINTS, _NUM_BINS, _NUM_BARS = 200, 40, 12
 
 
 def plots(result: Result) -> list[Plot]:
-    made = (_speeds(result), _first_tokens(result), _pauses(result), _steps(result), _throughput(result), _accepted(result))
-    return [plot for plot in made if plot.num_marks]
+    made = (_speeds, _first_tokens, _pauses, _steps, _throughput, _accepted)
+    return [plot for draw in made if (plot := draw(result)).num_marks]
 
 
 def _order(result: Result) -> list[str]:
@@ -31,7 +31,7 @@ def _speeds(result: Result) -> Plot:
         if found is not None:
             row = rows.setdefault(f"{cell.task}, T {temperature(cell)}", {})
             row[cell.arm] = (found.value, found.low, found.high)
-    text = "Tokens per second of each request after its first token: the median, and the interval that holds it with 95 %."
+    text = "Tokens per second of each request after its first token: the median, and the interval of 95 %."
     return interval_chart(Labels("speed", "Speed by task", "tokens per second", "", text), rows, _order(result))
 
 
@@ -76,13 +76,17 @@ def _steps(result: Result) -> Plot:
         counts.setdefault(one.arm, Counter()).update(min(size, _NUM_BARS) for size in sizes if size)
     text = "How many tokens one event brought, which is what one step of the engine wrote."
     labels = Labels("tokens-per-step", "Tokens per step", "tokens", "share of steps", text)
-    return _shares(result, labels, {arm: [found[i] for i in range(1, _NUM_BARS + 1)] for arm, found in counts.items()}, 1)
+    return _shares(
+        result, labels, {arm: [found[i] for i in range(1, _NUM_BARS + 1)] for arm, found in counts.items()}, 1
+    )
 
 
 def _accepted(result: Result) -> Plot:
     found = {cell.arm: cell.accepted_histogram for cell in result.cells if cell.task is None}
     text = "In which share of verify steps exactly so many draft tokens were accepted; arms without drafts have none."
-    labels = Labels("accepted", "Accepted drafts per verify step", "draft tokens accepted", "share of verify steps", text)
+    labels = Labels(
+        "accepted", "Accepted drafts per verify step", "draft tokens accepted", "share of verify steps", text
+    )
     folded = {arm: [*one[:_NUM_BARS], sum(one[_NUM_BARS:])] for arm, one in found.items()}
     return _shares(result, labels, folded, 0)
 

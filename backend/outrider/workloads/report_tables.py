@@ -13,6 +13,8 @@ PERCENTILES = [name for name in Distribution.model_fields if name.startswith("p"
 _LATENCIES: tuple[tuple[Metric, str], ...] = (("ttft_ms", "first token ms"), ("gap_ms", "pause ms"))
 _MOST_ERRORS, _MOST_CHARS = 20, 300
 
+_Cells = dict[str, Value]
+
 
 def glance_rows(result: Result) -> list[Row]:
     """A row for each arm over everything."""
@@ -40,7 +42,13 @@ def _over_rounds(values: list[float]) -> Estimate | None:
 def task_rows(result: Result) -> list[Row]:
     """A row for each task, temperature and arm: how fast, with which drafts, and whether the text is the same."""
     return [
-        {**_named(cell), **_speed(result, cell), **_drafts(cell), "same text": _same_text(result, cell), **_counts(cell)}
+        {
+            **_named(cell),
+            **_speed(result, cell),
+            **_drafts(cell),
+            "same text": _same_text(result, cell),
+            **_counts(cell),
+        }
         for cell in by_task(result)
     ]
 
@@ -89,7 +97,7 @@ def temperature(cell: Cell) -> str:
     return "" if cell.temperature is None else f"{cell.temperature:g}"
 
 
-def _named(cell: Cell) -> Row:
+def _named(cell: Cell) -> _Cells:
     return {"task": cell.task or "all", "T": temperature(cell), "arm": cell.arm}
 
 
@@ -99,7 +107,7 @@ def _against(result: Result, cell: Cell) -> Against | None:
     return next((one for one in result.against if (one.arm, one.task, one.temperature) == wanted), None)
 
 
-def _speed(result: Result, cell: Cell) -> Row:
+def _speed(result: Result, cell: Cell) -> _Cells:
     found = _against(result, cell)
     ratio = {} if len(result.arms) < 2 else {f"/ {result.arms[0].name}": found and found.ratios.get("tokens_per_s")}
     return {"tokens/s of each": p50(cell, "tokens_per_s"), **ratio}
@@ -110,7 +118,7 @@ def _same_text(result: Result, cell: Cell) -> str | None:
     return f"{found.num_same_text} of {found.num_compared_text}" if found and found.num_compared_text else None
 
 
-def _drafts(cell: Cell) -> Row:
+def _drafts(cell: Cell) -> _Cells:
     """Dashes for an arm that did not speculate: missing is not zero."""
     return {
         "accept length": cell.accept_length,
@@ -120,5 +128,5 @@ def _drafts(cell: Cell) -> Row:
     }
 
 
-def _counts(cell: Cell) -> Row:
+def _counts(cell: Cell) -> _Cells:
     return {"requests": cell.num_requests, "failed": cell.num_failed}

@@ -54,14 +54,17 @@ def html_table(says: str, rows: Sequence[Row]) -> str:
     """In a box of its own, below what it says. Each figure is a `data` element with its exact value; the first column
     names the row."""
     names = columns(rows)
-    head = "".join(f'<th scope="col"{_CLASS if _is_figures(rows, name) else ""}>{escape(name)}</th>' for name in names)
+    head = "".join(
+        f'<th scope="col"{_CLASS if _is_figures(rows, name) else ""}>{escape(name)}</th>' for name in names
+    )
     body = ""
     for i, row in enumerate(rows):
         is_next = i > 0 and row.get(names[0]) != rows[i - 1].get(names[0])
         cells = "".join(_cell(j, row.get(name)) for j, name in enumerate(names))
         body += f"<tr{' class=next' if is_next else ''}>{cells}</tr>\n"
     return (
-        f'<p class="says">{escape(says)}</p>\n<div class="table" role="region" aria-label="{escape(says)}" tabindex="0">'
+        f'<p class="says">{escape(says)}</p>\n'
+        f'<div class="table" role="region" aria-label="{escape(says)}" tabindex="0">'
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
     )
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from outrider.cli.bench.gateway import gateway
+from outrider.cli.bench.grid import grid
 from outrider.cli.bench.heads import heads
 from outrider.cli.bench.load import load
 from outrider.cli.bench.policy import policy
@@ -18,6 +19,7 @@ from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 
 app = typer.Typer(help="Measurements; every one prints its conditions.", no_args_is_help=True)
 app.command()(gateway)
+app.command()(grid)
 app.command()(heads)
 app.command()(policy)
 app.command()(load)
