@@ -58,6 +58,8 @@ class Record(_Part):
     turn: int = 0
     prompt: str
     """Name of the prompt."""
+    asked: str = ""
+    """Digest of the messages sent: equal for requests that were asked the same."""
     task: str
     temperature: float
     max_tokens: int
@@ -135,8 +137,24 @@ class Cell(_Part):
         return None if self.num_proposed is None else self.num_proposed - (self.num_accepted or 0)
 
 
+class Against(_Part):
+    """An arm against another on the requests that both answered, of one task at one temperature or of all."""
+
+    arm: str
+    base: str
+    task: str | None = None
+    temperature: float | None = None
+    num: int
+    """Requests of each."""
+    ratios: dict[Metric, Estimate]
+    """Of the arm over the base: the median over pairs of the same request in the same round."""
+    num_same_text: int | None = None
+    num_compared_text: int = 0
+    """Pairs at temperature 0 that were asked the same."""
+
+
 class Stretch(_Part):
-    """One arm's turn in one round."""
+    """One arm's turn in one round; an interrupted one that was continued stands here in parts."""
 
     arm: str
     round: int
@@ -148,6 +166,10 @@ class Stretch(_Part):
     requests_per_s: float
     good_per_s: float | None = None
     """Requests within the SLO, per second; None without an SLO."""
+    lag_p99_ms: float = 0.0
+    """As of `Generator`, in this stretch; so are the next two."""
+    late_p99_ms: float = 0.0
+    cpu_share: float = 0.0
 
 
 class Slo(_Part):
@@ -189,6 +211,8 @@ class Result(_Part):
     generator: Generator
     stretches: list[Stretch]
     cells: list[Cell]
+    against: list[Against] = []
+    """Every arm but the first, against the first."""
     records: Annotated[list[Record], Field(repr=False)]
     notes: list[str] = []
 
