@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JSON_ARG = $(if $(JSON),--json $(JSON))
 
-.PHONY: demo serve test test-sglang sglang-env check conformance
+.PHONY: demo serve test test-sglang sglang-env check conformance browser
 .PHONY: bench bench-policy bench-gateway bench-load model format lock clean
 
 demo: model
@@ -17,6 +17,10 @@ serve: model
 # Two processes with a thread each are faster than one with two; to debug in one: ARGS="-n 0 ...".
 test: model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not sglang and not conformance" $(ARGS)
+
+# Debian's Chromium, in which the tests open reports; where it cannot be installed they say NOT RUN.
+browser:
+	-@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 # Real SGLang on a CPU: its environment (1.5 GB, some minutes, once), and the tests of lanes that need it.
 sglang-env: $(READY)

@@ -28,7 +28,7 @@ _BLUES = (
     "#154680",
     "#0b3060",
 )
-_WHITE_FROM = 5
+_WHITE_FROM = 6
 
 
 @dataclass(frozen=True, slots=True)

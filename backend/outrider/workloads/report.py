@@ -19,8 +19,8 @@ _SAYS = {
     "together and of good ones, the median round, and from the slowest to the fastest.",
     "By task and temperature": "Tokens per second of each request after its first token. Drafts that were verified "
     "for nothing are wasted. Texts are compared at temperature 0.",
-    "How long a reader waits": "Milliseconds until the first token, and between one event that brought text and the "
-    "next.",
+    "How long a reader waits": "Milliseconds until the first token, for each further token, and of pauses between "
+    "one event that brought text and the next.",
 }
 _NO_PNG = "No PNGs were written: they need pip install 'outrider[plots]'"
 

@@ -30,7 +30,7 @@ def _speeds(result: Result) -> Plot:
         found = p50(cell, "tokens_per_s")
         if found is not None:
             row = rows.setdefault(f"{cell.task}, T {temperature(cell)}", {})
-            row[cell.arm] = (found.value, found.low, found.high)
+            row[cell.arm] = (found.value, found.low or found.value, found.high or found.value)
     text = "Tokens per second of each request after its first token: the median, and the interval of 95 %."
     return interval_chart(Labels("speed", "Speed by task", "tokens per second", "", text), rows, _order(result))
 

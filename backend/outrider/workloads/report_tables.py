@@ -6,11 +6,13 @@ from collections import Counter
 from statistics import median
 
 from outrider.workloads.results import Against, Cell, Distribution, Estimate, Metric, Result
-from outrider.workloads.tables import Row, Value
+from outrider.workloads.tables import Figure, Row, Value
 
 #: Percentiles that a result holds, in order.
 PERCENTILES = [name for name in Distribution.model_fields if name.startswith("p")]
-_LATENCIES: tuple[tuple[Metric, str], ...] = (("ttft_ms", "first token ms"), ("gap_ms", "pause ms"))
+_LATENCIES: tuple[tuple[Metric, str], ...] = (
+    ("ttft_ms", "first token ms"), ("tpot_ms", "ms/token"), ("gap_ms", "pause ms"),
+)  # fmt: skip
 _MOST_ERRORS, _MOST_CHARS = 20, 300
 
 _Cells = dict[str, Value]
@@ -30,13 +32,13 @@ def _glance(result: Result, cell: Cell) -> Row:
     del row["drafts"]
     if result.slo is not None:
         good = [one.good_per_s for one in stretches if one.good_per_s is not None]
-        row |= {"within SLO": cell.share_within_slo, "good/s": _over_rounds(good)}
+        row |= {"within SLO": _figure(cell.share_within_slo), "good/s": _over_rounds(good)}
     return row | _counts(cell)
 
 
-def _over_rounds(values: list[float]) -> Estimate | None:
+def _over_rounds(values: list[float]) -> Figure | None:
     """The median, and from the slowest to the fastest round."""
-    return Estimate(value=median(values), low=min(values), high=max(values)) if values else None
+    return Figure(median(values), min(values), max(values)) if values else None
 
 
 def task_rows(result: Result) -> list[Row]:
@@ -60,9 +62,9 @@ def wait_rows(result: Result) -> list[Row]:
         row = dict(_named(cell))
         for metric, name in _LATENCIES:
             found = cell.metrics.get(metric)
-            row |= {f"{name} {p}": None if found is None else getattr(found, p) for p in PERCENTILES}
+            row |= {f"{name} {p}": None if found is None else _figure(getattr(found, p)) for p in PERCENTILES}
         row |= {"slow pauses": cell.num_slow_gaps, "queue ms p50": p50(cell, "queue_ms")}
-        rows.append(row if result.slo is None else row | {"within SLO": cell.share_within_slo})
+        rows.append(row if result.slo is None else row | {"within SLO": _figure(cell.share_within_slo)})
     return rows
 
 
@@ -88,9 +90,16 @@ def by_task(result: Result) -> list[Cell]:
     return sorted(cells, key=lambda cell: (order.index((cell.task, cell.temperature)), arms.index(cell.arm)))
 
 
-def p50(cell: Cell, metric: Metric) -> Estimate | None:
+def p50(cell: Cell, metric: Metric) -> Figure | None:
     found = cell.metrics.get(metric)
-    return None if found is None else found.p50
+    return None if found is None else _figure(found.p50)
+
+
+def _figure(found: Estimate | None) -> Figure | None:
+    """Without an interval where it would promise too much."""
+    if found is None:
+        return None
+    return Figure(found.value, found.low, found.high) if found.has_interval else Figure(found.value)
 
 
 def temperature(cell: Cell) -> str:
@@ -108,9 +117,12 @@ def _against(result: Result, cell: Cell) -> Against | None:
 
 
 def _speed(result: Result, cell: Cell) -> _Cells:
-    found = _against(result, cell)
-    ratio = {} if len(result.arms) < 2 else {f"/ {result.arms[0].name}": found and found.ratios.get("tokens_per_s")}
-    return {"tokens/s of each": p50(cell, "tokens_per_s"), **ratio}
+    row: _Cells = {"tokens/s of each": p50(cell, "tokens_per_s")}
+    if len(result.arms) > 1:
+        found = _against(result, cell)
+        ratio = None if found is None else found.ratios.get("tokens_per_s")
+        row[f"/ {result.arms[0].name}"] = _figure(ratio)
+    return row
 
 
 def _same_text(result: Result, cell: Cell) -> str | None:
@@ -121,7 +133,7 @@ def _same_text(result: Result, cell: Cell) -> str | None:
 def _drafts(cell: Cell) -> _Cells:
     """Dashes for an arm that did not speculate: missing is not zero."""
     return {
-        "accept length": cell.accept_length,
+        "accept length": _figure(cell.accept_length),
         "drafter and k": ", ".join(f"{plan} ×{num}" for plan, num in cell.plans.items()) or None,
         "drafts": cell.num_proposed,
         "wasted": cell.num_wasted,

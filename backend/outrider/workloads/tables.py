@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import NamedTuple
 
-from outrider.workloads.results import Estimate
+
+class Figure(NamedTuple):
+    """A figure and the interval around it; None of both where it has none."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def interval(self) -> str:
+        return "" if self.low is None or self.high is None else f"{shown(self.low)}–{shown(self.high)}"
+
 
 #: A cell; None where nothing was measured.
-Value = str | int | float | bool | Estimate | None
+Value = str | int | float | bool | Figure | None
 Row = Mapping[str, Value]
 
 #: Characters that mean something to Markdown; a line break would end a row.
@@ -24,8 +36,8 @@ def shown(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, Estimate):
-        return f"{shown(value.value)} ({shown(value.low)}–{shown(value.high)})"
+    if isinstance(value, Figure):
+        return shown(value.value) + (f" ({value.interval})" if value.interval else "")
     if not isinstance(value, float):
         return str(value)
     size = abs(value)
@@ -75,7 +87,7 @@ def _is_figures(rows: Sequence[Row], name: str) -> bool:
 
 
 def _is_figure(value: Value) -> bool:
-    return isinstance(value, (int, float, Estimate)) and not isinstance(value, bool)
+    return isinstance(value, (int, float, Figure)) and not isinstance(value, bool)
 
 
 def _cell(column: int, value: Value) -> str:
@@ -83,8 +95,8 @@ def _cell(column: int, value: Value) -> str:
         return f'<th scope="row">{escape(shown(value))}</th>'
     if value is None or not _is_figure(value):
         return f"<td{_CLASS if value is None else ''}>{escape(shown(value))}</td>"
-    exact = value.value if isinstance(value, Estimate) else value
+    exact = value.value if isinstance(value, Figure) else value
     inner = f'<data value="{exact!r}">{shown(exact)}</data>'
-    if isinstance(value, Estimate):
-        inner += f' <span class="interval">{shown(value.low)}–{shown(value.high)}</span>'
+    if isinstance(value, Figure) and value.interval:
+        inner += f' <span class="interval">{value.interval}</span>'
     return f"<td{_CLASS}>{inner}</td>"
