@@ -51,6 +51,7 @@ class Axes:
 
 def line_chart(labels: Labels, series: Sequence[Series], axes: Axes = Axes(), order: Sequence[str] = ()) -> Plot:
     """For `order` see `looks_of`, here and below."""
+    series = [one for one in series if one.points]
     looks = looks_of((one.name for one in series), order)
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]

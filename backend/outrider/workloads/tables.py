@@ -66,13 +66,12 @@ def html_table(says: str, rows: Sequence[Row]) -> str:
     """In a box of its own, below what it says. Each figure is a `data` element with its exact value; the first column
     names the row."""
     names = columns(rows)
-    head = "".join(
-        f'<th scope="col"{_CLASS if _is_figures(rows, name) else ""}>{escape(name)}</th>' for name in names
-    )
+    sides = {name: _CLASS if _is_figures(rows, name) else "" for name in names}
+    head = "".join(f'<th scope="col"{side}>{escape(name)}</th>' for name, side in sides.items())
     body = ""
     for i, row in enumerate(rows):
         is_next = i > 0 and row.get(names[0]) != rows[i - 1].get(names[0])
-        cells = "".join(_cell(j, row.get(name)) for j, name in enumerate(names))
+        cells = "".join(_cell(j, row.get(name), sides[name]) for j, name in enumerate(names))
         body += f"<tr{' class=next' if is_next else ''}>{cells}</tr>\n"
     return (
         f'<p class="says">{escape(says)}</p>\n'
@@ -90,11 +89,11 @@ def _is_figure(value: Value) -> bool:
     return isinstance(value, (int, float, Figure)) and not isinstance(value, bool)
 
 
-def _cell(column: int, value: Value) -> str:
+def _cell(column: int, value: Value, side: str) -> str:
     if column == 0:
         return f'<th scope="row">{escape(shown(value))}</th>'
     if value is None or not _is_figure(value):
-        return f"<td{_CLASS if value is None else ''}>{escape(shown(value))}</td>"
+        return f"<td{side if value is None else ''}>{escape(shown(value))}</td>"
     exact = value.value if isinstance(value, Figure) else value
     inner = f'<data value="{exact!r}">{shown(exact)}</data>'
     if isinstance(value, Figure) and value.interval:
