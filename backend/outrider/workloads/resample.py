@@ -14,7 +14,7 @@ from operator import mul
 from outrider.workloads.results import Distribution, Estimate
 
 #: Draws for few jobs and for very many, and values that all draws of one figure may look at together.
-_MAX_DRAWS, _MIN_DRAWS, _MAX_LOOKS = 1000, 100, 4_000_000
+_MAX_DRAWS, _MIN_DRAWS, _MAX_LOOKS = 500, 100, 1_000_000
 _LOW, _HIGH = 0.025, 0.975
 _SEED = 1
 
@@ -40,10 +40,11 @@ class Resample:
         jobs = [self._index[job] for job, _ in ordered]
         figures = [_figures(values, [1] * len(values))]
         for draw in self._draws[: max(_MIN_DRAWS, _MAX_LOOKS // len(values))]:
-            weights = [draw[job] for job in jobs]
+            weights = list(map(draw.__getitem__, jobs))
             if any(weights):
                 figures.append(_figures(values, weights))
-        mean, p50, p90, p99 = (_estimate(found[0], found[1:]) for found in zip(*figures, strict=True))
+        num_jobs = len(set(jobs))
+        mean, p50, p90, p99 = (_estimate(found[0], found[1:], num_jobs) for found in zip(*figures, strict=True))
         return Distribution(num=len(values), mean=mean, p50=p50, p90=p90, p99=p99)
 
     def median(self, valued: Valued) -> Estimate | None:
@@ -57,7 +58,8 @@ class Resample:
         if not sum(bottom):
             return None
         drawn = [(sum(map(mul, draw, top)), sum(map(mul, draw, bottom))) for draw in self._draws]
-        return _estimate(shown(sum(top) / sum(bottom)), [shown(a / b) for a, b in drawn if b])
+        num_jobs = sum(map(bool, bottom))
+        return _estimate(shown(sum(top) / sum(bottom)), [shown(a / b) for a, b in drawn if b], num_jobs)
 
     def _by_job(self, valued: Valued) -> list[float]:
         sums = [0.0] * len(self._index)
@@ -82,7 +84,7 @@ def _figures(values: Sequence[float], weights: Sequence[int]) -> tuple[float, fl
     return mean, p50, p90, p99
 
 
-def _estimate(value: float, drawn: Sequence[float]) -> Estimate:
+def _estimate(value: float, drawn: Sequence[float], num_jobs: int) -> Estimate:
     ordered = sorted(drawn) or [value]
     low, high = (ordered[min(int(share * len(ordered)), len(ordered) - 1)] for share in (_LOW, _HIGH))
-    return Estimate(value=value, low=low, high=high)
+    return Estimate(value=value, low=low, high=high, num_jobs=num_jobs)
