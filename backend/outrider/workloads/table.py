@@ -17,7 +17,7 @@ _COMPARED: tuple[Metric, ...] = ("tokens_per_s", "ttft_ms", "tpot_ms", "latency_
 
 
 def markdown(result: Result) -> str:
-    """All cells, each figure with its 95 % interval; every arm against the first; notes and conditions."""
+    """All cells, each figure with its 95 % interval where there are enough jobs; arms against the first; notes."""
     parts = [f"# {result.suite}: {result.arrivals}", _table([_cell(one) for one in result.cells])]
     if len(result.arms) > 1:
         parts += [f"## Against {result.arms[0].name}", against_table(result.against)]
@@ -59,10 +59,13 @@ def _task(task: str | None, temperature: float | None) -> str:
 
 
 def _estimate(found: Estimate) -> str:
-    return f"{_number(found.value)} ({_number(found.low)}-{_number(found.high)})"
+    interval = f" ({_number(found.low)}-{_number(found.high)})" if found.has_interval else ""
+    return _number(found.value) + interval
 
 
 def _ratio(found: Estimate) -> str:
+    if not found.has_interval:
+        return f"{found.value:.2f}"
     mark = "" if found.low <= 1 <= found.high else " *"
     return f"{found.value:.2f} ({found.low:.2f}-{found.high:.2f}){mark}"
 
