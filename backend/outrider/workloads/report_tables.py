@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from statistics import median
 
 from outrider.workloads.results import Against, Cell, Distribution, Estimate, Metric, Result
@@ -13,6 +14,7 @@ PERCENTILES = [name for name in Distribution.model_fields if name.startswith("p"
 _LATENCIES: tuple[tuple[Metric, str], ...] = (
     ("ttft_ms", "first token ms"), ("tpot_ms", "ms/token"), ("gap_ms", "pause ms"),
 )  # fmt: skip
+_COMPARED: tuple[Metric, ...] = ("tokens_per_s", "ttft_ms", "tpot_ms", "latency_ms")
 _MOST_ERRORS, _MOST_CHARS = 20, 300
 
 _Cells = dict[str, Value]
@@ -68,6 +70,16 @@ def wait_rows(result: Result) -> list[Row]:
     return rows
 
 
+def against_rows(found: Sequence[Against]) -> list[Row]:
+    """Ratios of one arm over another by task and temperature; whether an interval is without 1 is for the reader."""
+    rows: list[Row] = []
+    for one in found:
+        row: _Cells = {"arm": one.arm, "over": one.base, "task": one.task or "all", "T": _heat(one.temperature)}
+        row |= {f"{metric} ratio": _figure(one.ratios.get(metric)) for metric in _COMPARED}
+        rows.append(row | {"same text": _same(one), "pairs": one.num})
+    return rows
+
+
 def error_rows(result: Result) -> list[Row]:
     """What failed, the most frequent first."""
     failed = [record for record in result.records if record.error is not None]
@@ -103,7 +115,11 @@ def _figure(found: Estimate | None) -> Figure | None:
 
 
 def temperature(cell: Cell) -> str:
-    return "" if cell.temperature is None else f"{cell.temperature:g}"
+    return _heat(cell.temperature)
+
+
+def _heat(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
 
 
 def _named(cell: Cell) -> _Cells:
@@ -127,7 +143,11 @@ def _speed(result: Result, cell: Cell) -> _Cells:
 
 def _same_text(result: Result, cell: Cell) -> str | None:
     found = _against(result, cell)
-    return f"{found.num_same_text} of {found.num_compared_text}" if found and found.num_compared_text else None
+    return None if found is None else _same(found)
+
+
+def _same(found: Against) -> str | None:
+    return f"{found.num_same_text} of {found.num_compared_text}" if found.num_compared_text else None
 
 
 def _drafts(cell: Cell) -> _Cells:

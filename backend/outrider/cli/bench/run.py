@@ -79,11 +79,11 @@ class Reach:
 
 
 def measure(suite: Suite, reach: Reach, arms: Sequence[str], folder: Path, stated: Stated) -> int:
-    """Run, write the result, print its table; the exit status."""
+    """Run, write the result and its report, print the tables; the exit status."""
     from outrider.workloads.bench import Bench, result_of
     from outrider.workloads.ledger import Head, Ledger
+    from outrider.workloads.report import write_report
     from outrider.workloads.results import write_result
-    from outrider.workloads.table import markdown
 
     ledgers: list[Ledger] = []
     facts: dict[str, str] = {}
@@ -107,7 +107,9 @@ def measure(suite: Suite, reach: Reach, arms: Sequence[str], folder: Path, state
     stated = replace(stated, conditions={**stated.conditions, **facts})
     result = result_of(suite, ledgers[0], stated)
     write_result(result, folder)
-    typer.echo(markdown(result))
+    html, markdown, *_ = write_report(result, folder)
+    typer.echo(markdown.read_text(encoding="utf-8"))
+    typer.echo(f"as a page: {html}", err=True)
     return status or int(any(one.error is not None for one in result.records))
 
 

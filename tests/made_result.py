@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 from outrider.core import Observed, WirePlan
 from outrider.workloads.figures import against, cells_of
@@ -44,6 +45,7 @@ def failed(arm: str) -> Record:
     )  # fmt: skip
 
 
+@cache
 def made_result(arms: tuple[str, ...] = ("off", "policy", "ngram k=4"), *, with_error: bool = True) -> Result:
     """Four tasks, one of which has a name that is markup; the last arm fails once."""
     rng = random.Random(5)
