@@ -46,7 +46,7 @@ def test_rows_are_those_that_were_measured() -> None:
     assert len(grid_rows(grid)) == 6 * 7 - 2
     accept, speed = grid_plots(grid)
     assert accept.num_marks == speed.num_marks == 6 * 7 - 2
-    assert accept.svg.count("not measured") == 2
+    assert accept.svg.count(": not measured") == 2
 
 
 @pytest.mark.parametrize("setting", [SETTING_OFF, Setting("ngram", 4), Setting("layer_skip", 2)])
