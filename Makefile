@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 JSON_ARG = $(if $(JSON),--json $(JSON))
 
 .PHONY: demo serve test test-sglang sglang-env check conformance browser
-.PHONY: bench bench-policy bench-gateway bench-load model format lock clean
+.PHONY: bench bench-smoke bench-policy bench-gateway bench-load model format lock clean
 
 demo: model
 	@$(BIN)/outrider demo
@@ -42,6 +42,10 @@ bench: model
 
 bench-policy: model
 	@$(BIN)/outrider bench policy $(JSON_ARG) $(ARGS)
+
+# One of everything against the embedded engine, under two minutes: that all of it works, not how fast it is.
+bench-smoke: model
+	@$(BIN)/outrider bench run smoke --out $(or $(OUT),$(shell mktemp -d)) $(ARGS)
 
 bench-gateway: $(READY)
 	@$(BIN)/outrider bench gateway $(JSON_ARG) $(ARGS)

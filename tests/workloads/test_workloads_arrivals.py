@@ -34,8 +34,10 @@ def test_poisson_pauses_are_exponential() -> None:
     pauses = [after - before for before, after in pairwise(times)]
     assert mean(pauses) == pytest.approx(1 / 20, rel=0.06)
     assert pstdev(pauses) == pytest.approx(1 / 20, rel=0.08)
-    assert times == due_times(Poisson(kind="poisson", per_s=20), 4000, "a") != due_times(
-        Poisson(kind="poisson", per_s=20), 4000, "b"
+    assert (
+        times
+        == due_times(Poisson(kind="poisson", per_s=20), 4000, "a")
+        != due_times(Poisson(kind="poisson", per_s=20), 4000, "b")
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from outrider.config import packaged_data
@@ -9,7 +11,7 @@ from outrider.workloads.filler import CHARS_PER_TOKEN, Filler
 from outrider.workloads.prompts import load_prompts
 
 TEXTS = [prompt.text for prompt in load_prompts(packaged_data("workloads") / "tasks.yaml")]
-PAIRS = {pair for text in TEXTS for pair in zip(text.split(), text.split()[1:], strict=False)}
+PAIRS = {pair for text in TEXTS for pair in pairwise(text.split())}
 
 
 @pytest.mark.parametrize("num_tokens", [1, 40, 3000])
@@ -29,7 +31,7 @@ def test_one_seed_gives_one_text() -> None:
 def test_words_follow_one_another_as_in_the_texts() -> None:
     """But where a text ends; and what is written does not run on as one of the texts does."""
     words = Filler(TEXTS).text(2000, "a").split()
-    pairs = list(zip(words, words[1:], strict=False))
+    pairs = list(pairwise(words))
     assert sum(pair in PAIRS for pair in pairs) > 0.95 * len(pairs)
     assert not any(text in " ".join(words) for text in TEXTS)
 

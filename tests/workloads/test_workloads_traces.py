@@ -52,4 +52,3 @@ def test_a_file_without_the_columns_or_requests_is_refused(tmp_path: Path) -> No
         read_trace(path)
     with pytest.raises(ConfigError, match="holds no requests"):
         read_trace(write(tmp_path))
-

@@ -69,12 +69,14 @@ async def ask(session: aiohttp.ClientSession, url: str, body: Mapping[str, Any])
 
 
 def _failure(status: int, body: bytes) -> str:
+    shown = body[:200].decode(errors="replace")
     try:
         error = orjson.loads(body)
         error = error.get("error", error)
-        return f"{status} {error.get('code') or ''}: {error.get('message') or body[:200]!r}"
+        code, message = error.get("code"), error.get("message") or shown
     except (orjson.JSONDecodeError, AttributeError):
-        return f"{status}: {body[:200].decode(errors='replace')}"
+        return f"{status}: {shown}"
+    return f"{status} {code}: {message}" if code not in (None, status) else f"{status}: {message}"
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -52,15 +51,14 @@ class Ledger:
         """Requests that were there already."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a+b")
+            lines = self._path.read_bytes().split(b"\n") if self._path.exists() else [b""]
+            self._take_up(head, lines[:-1])
+            self._file = self._path.open("ab")
         except OSError as error:
             raise ConfigError(f"--out {folder}: {error.strerror}") from error
-        self._file.seek(0)
-        lines = self._file.read().split(b"\n")
-        self._take_up(head, lines[:-1])
         if lines[-1]:  # cut off where the process was killed
-            os.truncate(self._path, self._path.stat().st_size - len(lines[-1]))
-        if lines == [b""]:
+            self._file.truncate(self._path.stat().st_size - len(lines[-1]))
+        if lines[:-1] == []:
             self._write(_Line(head=head))
 
     def __enter__(self) -> Self:
@@ -99,7 +97,7 @@ class Ledger:
         self.num_taken_up = len(self.records)
 
     def _write(self, line: _Line) -> None:
-        self._file.write(line.model_dump_json(exclude_none=True).encode() + b"\n")
+        self._file.write(line.model_dump_json(exclude_unset=True).encode() + b"\n")
         self._file.flush()
 
 

@@ -1,4 +1,4 @@
-"""A scripted lane in a process of its own whose events come at known moments: `pace FIRST_MS GAP_MS EVENTS TOKENS`."""
+"""A scripted lane in a process of its own whose events come at known moments and say when they were written."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from outrider.runtimes.scripted import ScriptedLane
 from outrider.runtimes.scripted_replies import Recorded, Reply, default_reply, event
 
 _PACE = re.compile(rb"pace ([\d.]+) ([\d.]+) (\d+) (\d+)")
+#: The moments in a text, `time.monotonic()` of every process of this machine.
+STAMP = re.compile(r"@([\d.]+)")
 _HEAD = {"id": "paced", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "paced"}
 
 
@@ -43,15 +45,15 @@ class _Paced(Sequence[Any]):
         if index % 2 == 0:
             return max(self._due_s[number] - time.monotonic(), 0.0)
         count = self._num_tokens * (number + 1)
-        choice = {"index": 0, "delta": {"content": "word " * self._num_tokens}, "finish_reason": None}
+        choice = {"index": 0, "delta": {"content": f"@{time.monotonic():.6f} "}, "finish_reason": None}
         usage = {"prompt_tokens": 5, "completion_tokens": count, "total_tokens": 5 + count}
         return event(_HEAD | {"choices": [choice], "usage": usage})
 
 
 def reply(request: Recorded) -> Reply:
-    """Paced when the prompt says so."""
+    """Paced when the prompt says so; a warm-up of one token comes at once."""
     found = _PACE.search(request.body)
-    if found is None:
+    if found is None or b'"max_tokens":1,' in request.body:
         return default_reply(request)
     first_ms, gap_ms, num_events, num_tokens = map(float, found.groups())
     paced = _Paced(request.at_s, first_ms / 1000, gap_ms / 1000, int(num_events), int(num_tokens))
@@ -61,7 +63,9 @@ def reply(request: Recorded) -> Reply:
 @contextmanager
 def paced_lane() -> Iterator[str]:
     """Its address, for the block."""
-    with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as lane:
+    with subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as lane:
         try:
             yield lane.stdout.readline().strip()
         finally:
