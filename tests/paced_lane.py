@@ -53,7 +53,7 @@ class _Paced(Sequence[Any]):
 def reply(request: Recorded) -> Reply:
     """Paced when the prompt says so; a warm-up of one token comes at once."""
     found = _PACE.search(request.body)
-    if found is None or b'"max_tokens":1,' in request.body:
+    if found is None or request.json()["max_tokens"] == 1:
         return default_reply(request)
     first_ms, gap_ms, num_events, num_tokens = map(float, found.groups())
     paced = _Paced(request.at_s, first_ms / 1000, gap_ms / 1000, int(num_events), int(num_tokens))

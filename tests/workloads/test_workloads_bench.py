@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paced_lane import pace, reply
 
 from outrider.errors import ConfigError
 from outrider.runtimes.scripted import ScriptedLane
@@ -22,6 +21,7 @@ from outrider.workloads.ledger import LEDGER, Head, Ledger
 from outrider.workloads.results import Arm, Result, Slo, read_result, write_result
 from outrider.workloads.suite import Job, JobTool, Suite
 from outrider.workloads.target import Target, opened
+from paced_lane import pace, reply
 
 TOOL = JobTool(name="add", description="Adds.", parameters={"type": "object"}, answer="49204")
 

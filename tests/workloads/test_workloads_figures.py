@@ -20,7 +20,8 @@ OBSERVED = Observed(
 def record(number: int = 0, steps: Any = ((1.5, 1), (1.6, 3), (2.5, 4)), **fields: Any) -> Record:
     made = {
         "arm": "off", "round": 0, "number": number, "prompt": "p", "task": "chat", "temperature": 0.0,
-        "max_tokens": 8, "intended_s": 1.0, "sent_s": 1.1, "end_s": 3.0, "status": 200, "num_tokens": 8, "text": "abc", "asked": "q",
+        "max_tokens": 8, "intended_s": 1.0, "sent_s": 1.1, "end_s": 3.0, "status": 200, "num_tokens": 8,
+        "text": "abc", "asked": "q",
     }  # fmt: skip
     return Record(steps=[Step(at_s=at_s, num_tokens=num) for at_s, num in steps], **(made | fields))
 
