@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +74,24 @@ def test_a_run_that_stopped_goes_on(tmp_path: Path, toy_folder: Path) -> None:
     assert len(grid.runs) == 4
     assert run(out, toy_folder, "--settings", SETTINGS).exit_code == 0
     assert [one.key for one in read(out).answers] == keys
+
+
+def test_an_interruption_keeps_what_is_done(tmp_path: Path, toy_folder: Path) -> None:
+    """And reports it; the exit status is that of an interrupted program."""
+    out, prompts = tmp_path / "grid", tmp_path / "prompts.yaml"
+    lines = [f"  - {{name: p{i}, task: quote, temperature: 0, max_tokens: 9, text: ABCD}}" for i in range(200)]
+    prompts.write_text("\n".join(["version: 1", "prompts:", *lines]), encoding="utf-8")
+    command = [sys.executable, "-m", "outrider", "bench", "grid", "--out", str(out), "--model", str(toy_folder)]
+    options = ["--prompts", str(prompts), "--temperatures", "0", "--max-tokens", "100", "--settings", SETTINGS]
+    with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        while not (out / FILE).exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 130, complaints.decode()
+    grid = read(out)
+    assert 3 <= len(grid.answers) < grid.num_planned
+    assert f"Only {len(grid.answers)} of 600 answers are in" in (out / "grid.html").read_text("utf-8")
 
 
 def test_another_grid_in_the_same_folder_is_refused(tmp_path: Path, toy_folder: Path) -> None:
