@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JSON_ARG = $(if $(JSON),--json $(JSON))
 
-.PHONY: demo serve test test-sglang sglang-env check conformance release-check
-.PHONY: bench bench-policy bench-gateway bench-load docs model format lock clean
+.PHONY: demo serve test test-sglang sglang-env check browser conformance release-check
+.PHONY: bench bench-smoke bench-policy bench-gateway bench-load docs model format lock clean
 
 demo: model
 	@$(BIN)/outrider demo
@@ -17,6 +17,10 @@ serve: model
 # Two processes with a thread each are faster than one with two; to debug in one: ARGS="-n 0 ...".
 test: model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not sglang and not conformance and not release" $(ARGS)
+
+# Debian's Chromium, in which the tests open reports; where it cannot be installed they say NOT RUN.
+browser:
+	-@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 # Real SGLang on a CPU: its environment (1.5 GB, some minutes, once), and the tests of lanes that need it.
 sglang-env: $(READY)
@@ -44,6 +48,10 @@ bench: model
 
 bench-policy: model
 	@$(BIN)/outrider bench policy $(JSON_ARG) $(ARGS)
+
+# One of everything against the embedded engine, under two minutes: that all of it works, not how fast it is.
+bench-smoke: model
+	@$(BIN)/outrider bench run smoke --out $(or $(OUT),$(shell mktemp -d)) $(ARGS)
 
 bench-gateway: $(READY)
 	@$(BIN)/outrider bench gateway $(JSON_ARG) $(ARGS)
@@ -80,7 +88,7 @@ lock:
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet hatchling editables
-	$(VENV)-lock/bin/python -m pip install --quiet --no-build-isolation --editable .[engine,dev]
+	$(VENV)-lock/bin/python -m pip install --quiet --no-build-isolation --editable .[engine,plots,dev]
 	$(VENV)-lock/bin/python -m pip freeze --exclude-editable | sed -E 's/^(torch==[0-9.]+)\+.*/\1/' > requirements.lock
 	rm -rf $(VENV)-lock
 

@@ -17,14 +17,16 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "backend" / "outrider"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-#: Leaves that every package may use: a version string, the cutting of event streams, the cost table, texts' suffixes.
-LEAVES = {"version", "sse", "cost", "suffixes"}
+#: Leaves that every package may use: a version string, the cutting of event streams, the cost table, texts' suffixes,
+#: plots.
+LEAVES = {"version", "sse", "cost", "suffixes", "plots"}
 #: Package -> packages of ours that it may import; `policy.plan` is the part of the policy that others may know.
 ALLOWED = {
     "version": set(),
     "sse": set(),
     "cost": set(),
     "suffixes": set(),
+    "plots": set(),
     "core": set(),
     "errors": set(),
     "config": {"errors", "core", "profiles"},
@@ -55,7 +57,7 @@ ANYTHING = {"app", "cli", "workers", "__main__", "__init__"}
 #: Foreign package -> where it may be imported at all.
 FENCES = {
     "torch": {"engine", "speculation", "training", "cli", "sglang_plugin"},
-    "matplotlib": {"training/plots"},
+    "resvg_py": {"plots/png"},
     "sglang": {"sglang_plugin"},
     "sqlalchemy": {"runs/store"},
     "yaml": {"config", "policy/loader", "workloads"},

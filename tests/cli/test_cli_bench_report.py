@@ -10,24 +10,14 @@ from bench_samples import sample
 from outrider.cli.bench.measure import Results
 from outrider.cli.bench.report import (
     agreement_rows,
-    as_table,
     batch_rows,
     drafter_rows,
     group_rows,
     parts,
-    shown,
     task_rows,
 )
 from outrider.cli.bench.samples import SETTING_OFF, BatchSample, Samples, Setting
 from outrider.engine.anatomy import Anatomy
-
-
-def test_a_table_has_every_column_that_some_row_has() -> None:
-    """In the order of their first appearance; what a row lacks is a dash."""
-    table = as_table("title", [{"a": 1.234, "b": True}, {"b": False, "c": "x"}])
-    assert [column.header for column in table.columns] == ["a", "b", "c"]
-    assert [list(column.cells) for column in table.columns] == [["1.23", "-"], ["yes", "no"], ["-", "x"]]
-    assert [shown(None), shown(0.0123)] == ["-", "0.0123"]
 
 
 def test_drafters_are_listed_by_k_with_the_best_marked() -> None:

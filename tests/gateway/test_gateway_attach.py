@@ -11,9 +11,11 @@ def test_headers_are_printable_ascii():
     """Whatever a lane or a policy is called."""
     run = make_run(drafter="ngram", k=2)
     run.lane.name = "naïve\r\nx: y"
+    run.outcome.phases["admit"] = 0.0125
     headers = plan_headers(run)
     assert headers["x-outrider-lane"] == "na?ve??x: y"
     assert (headers["x-outrider-drafter"], headers["x-outrider-k"]) == ("ngram", "2")
+    assert headers["x-outrider-queue-ms"] == "12.500"
 
 
 def test_only_our_names_pass():

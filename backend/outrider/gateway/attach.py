@@ -23,6 +23,7 @@ def plan_headers(run: Run) -> dict[str, str]:
         "lane": run.lane.name,
         "workload": run.decision.workload,
         "rule": run.decision.rule,
+        "queue-ms": f"{1000 * run.outcome.phases.get('admit', 0.0):.3f}",
     }
     return {_OURS + name: _printable(value) for name, value in values.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from outrider.engine.checkpoint import Weights
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.profile import device_name
 from outrider.errors import ModelError
+from outrider.plots.png import write_pngs
 from outrider.training import Kind
 from outrider.training.corpus import Corpus, Progress, natural_texts
 from outrider.training.eagle import EagleRecipe
 from outrider.training.features import cache_features, residual_rms, windows
 from outrider.training.medusa import MedusaRecipe
-from outrider.training.plots import can_plot, plot
+from outrider.training.plots import plots_of
 from outrider.training.recipes import TEMPERATURES, Output, Recipe, Scores
 from outrider.training.selection import Selection, restore, select
 from outrider.training.train import NATURAL_UNTIL, Trainer, TrainSettings, TrainState, read_state
@@ -82,9 +83,8 @@ def run(job: Job, progress: Progress) -> Trained:
     scores = trainer.run(progress)
     note = _note(job, selection, trainer.state, scores, device_name(engine.model.placement))
     recipe.write(job.out, note, scores)
-    if can_plot():
-        plot(trainer.state, job.out / "training.png")
-    (job.out / "README.md").write_text(card(note, has_plot=can_plot()), encoding="utf-8")
+    pictures = write_pngs(plots_of(trainer.state), job.out)
+    (job.out / "README.md").write_text(card(note, [path.name for path in pictures]), encoding="utf-8")
     return Trained(scores, trainer.state)
 
 
@@ -152,8 +152,8 @@ def _note(job: Job, selection: Selection, state: TrainState, scores: Scores, dev
     }  # fmt: skip
 
 
-def card(note: Mapping[str, Any], *, has_plot: bool) -> str:
-    """A model card in Markdown."""
+def card(note: Mapping[str, Any], pictures: Sequence[str] = ()) -> str:
+    """A model card in Markdown; `pictures` are files beside it."""
     held_out, data = note["held_out"], note["data"]
     rows = "\n".join(f"| T {t} | " + " | ".join(map(str, rates)) + " |" for t, rates in held_out["overlap"].items())
     depths = " | ".join(f"token {i + 1}" for i in range(len(held_out["agreement"])))
@@ -175,5 +175,5 @@ def card(note: Mapping[str, Any], *, has_plot: bool) -> str:
         f"- Draft vocabulary: {note['draft_vocab']} tokens\n\n"
         f"Chance that a draft token is accepted when those before it were, on {held_out['num_tokens']} tokens of "
         f"texts that it was not trained on (T 0: agreement of the likeliest tokens; above: overlap of the laws):\n\n"
-        f"| | {depths} |\n{rule}\n{rows}\n" + ("\n![loss and agreement](training.png)\n" if has_plot else "")
+        f"| | {depths} |\n{rule}\n{rows}\n" + "".join(f"\n![{name}]({name})\n" for name in pictures)
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.core import Task
-from outrider.errors import ConfigError
+from outrider.workloads.files import read_yaml
 
 
 class Prompt(BaseModel):
@@ -36,11 +35,5 @@ class _File(BaseModel):
 
 
 def load_prompts(path: Path) -> list[Prompt]:
-    """ConfigError names the file and the key that is wrong."""
-    try:
-        return _File.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))).prompts
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    """ConfigError names the file, the line and the key that is wrong."""
+    return read_yaml(path, _File).prompts

@@ -8,9 +8,10 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.errors import ConfigError
+from outrider.workloads.files import read_lines
 
 
 class Question(BaseModel):
@@ -26,23 +27,10 @@ class Question(BaseModel):
 
 def load_questions(path: Path) -> list[Question]:
     """ConfigError names the file, the line and what is wrong with it; empty lines are passed over."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    questions = [_question(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    questions = read_lines(path, Question)
     if not questions:
         raise ConfigError(f"{path}: holds no questions")
     return questions
-
-
-def _question(path: Path, number: int, line: str) -> Question:
-    try:
-        return Question.model_validate_json(line)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}") from error
 
 
 def sample(questions: Sequence[Question], seed: int) -> list[Question]:

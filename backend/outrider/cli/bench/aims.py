@@ -8,6 +8,7 @@ from statistics import median
 
 from outrider.cli.bench.measure import Results
 from outrider.cli.bench.samples import SETTING_OFF, Samples, Setting
+from outrider.cli.bench.show import Row
 from outrider.core import DRAFTERS
 
 MAX_STEP_READS = 2.4
@@ -105,3 +106,21 @@ def at_least(aim: str, figure: float | None, wanted: float, by: str = "") -> Aim
 
 def at_most(aim: str, figure: float | None, wanted: float) -> Aim:
     return Aim(aim, f"<= {wanted:g}", figure, None if figure is None else figure <= wanted)
+
+
+def aim_rows(found: Sequence[Aim]) -> list[Row]:
+    words = {True: "met", False: "MISSED", None: "not measured"}
+    rows = [
+        {
+            "aim": aim.aim,
+            "wanted": aim.wanted,
+            "figure": aim.figure,
+            "result": "undecided" if aim.is_met is None and aim.figure is not None else words[aim.is_met],
+            "with": aim.by,
+        }
+        for aim in found
+    ]
+    for row, aim in zip(rows, found, strict=True):
+        if aim.why:
+            row["why"] = aim.why
+    return rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from outrider.engine.drafters.eagle_head import EagleHead
     from outrider.engine.engine import Engine
     from outrider.engine.sequence import GenerateRequest
-    from outrider.speculation.proposal import Proposal
 
     Make = Callable[[GenerateRequest], Drafter]
 
@@ -33,30 +31,6 @@ TEMPERATURES = (0.0, 0.5, 1.0)
 SEED = 11
 #: Depths whose agreement is shown.
 DEPTHS = 4
-
-
-@dataclass(slots=True)
-class _Timed:
-    """A drafter that reads features, with the seconds that its proposals take."""
-
-    inner: Any
-    points: tuple[int, ...]
-    seconds: float = 0.0
-
-    def observe(self, token_id: int) -> None:
-        self.inner.observe(token_id)
-
-    def observe_features(self, start: int, features: Any) -> None:
-        self.inner.observe_features(start, features)
-
-    def propose(self, k: int) -> Proposal:
-        start = time.perf_counter()
-        proposal: Proposal = self.inner.propose(k)
-        self.seconds += time.perf_counter() - start
-        return proposal
-
-    def free(self) -> None:
-        self.inner.free()
 
 
 def heads(  # noqa: PLR0913 - one parameter per flag
@@ -69,17 +43,13 @@ def heads(  # noqa: PLR0913 - one parameter per flag
     minutes: Annotated[float, typer.Option(min=0.1, help="Time for all of it.")] = 10.0,
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 96,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
-    heat_map: Annotated[Path | None, typer.Option(help="Draw acceptance over task, temperature and drafter.")] = None,
 ) -> None:
     """Every way to draft with these heads, on prompts that training never saw, all in one run."""
     from outrider.cli.bench.show import show
     from outrider.engine.engine import Engine, EngineLimits
     from outrider.engine.pull import locate
-    from outrider.training.plots import can_plot, draw_heat_map
     from outrider.workloads.conditions import conditions
 
-    if heat_map is not None and not can_plot():
-        raise typer.BadParameter("needs matplotlib: pip install 'outrider[plots]'", param_hint="--heat-map")
     engine = Engine(locate(model, cache_dir()), EngineLimits())
     arms = dict(_arms(engine, eagle, medusa))
     settings = [SETTING_OFF]
@@ -97,14 +67,12 @@ def heads(  # noqa: PLR0913 - one parameter per flag
                 progress(f"{case.name}: {setting}", 1 - max(0.0, deadline - time.monotonic()) / (60 * minutes))
                 samples.append(_answer(engine, case, setting, arms.get(setting.arm)))
     measured = Samples(samples)
-    tables = {"drafts against off": _rows(measured), "accept length by task": _grid(measured)}
+    tables = {"drafts against off": _rows(measured)}
     stated = conditions(model=model, minutes=minutes, max_tokens=max_tokens, prompts=len(measured.cases))
     show(tables, (), stated)
     if json_file is not None:
         data = {"conditions": stated, "tables": tables, "samples": [sample.as_dict() for sample in samples]}
         json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    if heat_map is not None:
-        draw_heat_map(_grid(measured), heat_map)
 
 
 def _arms(engine: Engine, eagle: Sequence[Path], medusa: Path | None) -> Iterator[tuple[str, Make]]:
@@ -161,39 +129,19 @@ def _cases(spec_bench: Path | None, max_tokens: int) -> Iterator[Case]:
 
 
 def _answer(engine: Engine, case: Case, setting: Setting, make: Make | None) -> Sample:
-    from outrider.engine.drafters.guarded import GuardedDrafter
+    from outrider.cli.bench.timed import answer
     from outrider.engine.sequence import GenerateRequest
     from outrider.policy.plan import PLAN_OFF, Plan
     from outrider.speculation.target import SamplingLaw
 
-    drafter_name = setting.arm.split()[0]
-    plan = PLAN_OFF if make is None else Plan(drafter_name, setting.k)
+    plan = PLAN_OFF if make is None else Plan(setting.arm.split()[0], setting.k)
     # A salt of its own: the prompt's states are wanted, so that it is read again.
     request = GenerateRequest(
         "bench", tuple(engine.tokenizer.encode_chat(case.messages)), SamplingLaw(case.temperature), case.max_tokens,
         plan, SEED, stop_token_ids=frozenset(engine.model.config.eos_token_ids), cache_salt=f"{setting} {case.name}",
         is_seeded=False,
     )  # fmt: skip
-    timed: _Timed | None = None
-    guarded = None
-    if make is not None:
-        inner = make(request)
-        timed = _Timed(inner, getattr(inner, "points", ()))
-        one = timed
-        guarded = GuardedDrafter(lambda: one, engine.model.config.vocab_size)
-    engine.add(request, guarded)
-    token_ids, counts, times, stats = list[int](), list[int](), list[float](), None
-    start = time.perf_counter()
-    while engine.has_work:
-        for output in engine.step():
-            times.append(time.perf_counter() - start)
-            token_ids.extend(output.token_ids)
-            counts.append(len(token_ids))
-            stats = output.stats
-    return Sample(
-        setting, case, 0, tuple(token_ids), tuple(counts), tuple(times), drafter_name, setting.k, stats,
-        0.0 if timed is None else timed.seconds,
-    )  # fmt: skip
+    return answer(engine, request, None if make is None else make(request), (setting, case, 0))
 
 
 def _rows(samples: Samples) -> list[dict[str, Any]]:
@@ -214,21 +162,6 @@ def _rows(samples: Samples) -> list[dict[str, Any]]:
                         a.token_ids == b.token_ids for a, b in part.beside(setting, SETTING_OFF)
                     ) if temperature == 0.0 else None,
                 }  # fmt: skip
-            rows.append(row)
-    return rows
-
-
-def _grid(samples: Samples) -> list[dict[str, Any]]:
-    """Accept length over task, temperature and drafter."""
-    rows = []
-    for group in samples.groups:
-        for temperature in TEMPERATURES:
-            part = [s for s in samples.in_groups([group]).all if s.case.temperature == temperature]
-            row: dict[str, Any] = {"task": group, "T": str(temperature)}
-            for setting in samples.settings:
-                answers = [s for s in part if s.setting == setting and s.stats is not None]
-                if answers:
-                    row[str(setting)] = accept_length(answers)
             rows.append(row)
     return rows
 

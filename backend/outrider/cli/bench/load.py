@@ -15,8 +15,7 @@ from typing import Annotated
 import typer
 from prometheus_client.parser import text_string_to_metric_families
 
-from outrider.cli.bench.aims import Aim, at_most
-from outrider.cli.bench.report import aim_rows
+from outrider.cli.bench.aims import Aim, aim_rows, at_most
 from outrider.cli.bench.servers import API_KEY, MODEL, PACE, Server, server
 from outrider.cli.bench.show import show
 from outrider.cli.console import run_async

@@ -127,7 +127,7 @@ def mixed_cases(prompts: Sequence[Prompt], questions: Sequence[Question]) -> dic
     return found
 
 
-def parse_fixed(text: str, drafters: Sequence[str]) -> list[Setting]:
+def parse_fixed(text: str, drafters: Sequence[str], option: str = "--fixed") -> list[Setting]:
     """`off,ngram:4`; ConfigError names what no engine here can run. Off is always among them."""
     found = [SETTING_OFF]
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -135,9 +135,9 @@ def parse_fixed(text: str, drafters: Sequence[str]) -> list[Setting]:
         if part == str(SETTING_OFF):
             continue
         if arm not in drafters:
-            raise ConfigError(f"--fixed {part}: no such drafter here; there are {', '.join(drafters)}")
+            raise ConfigError(f"{option} {part}: no such drafter here; there are {', '.join(drafters)}")
         if not k.isdecimal() or not 1 <= int(k) <= MAX_K:
-            raise ConfigError(f"--fixed {part}: wanted {arm}:K with K from 1 to {MAX_K}")
+            raise ConfigError(f"{option} {part}: wanted {arm}:K with K from 1 to {MAX_K}")
         found.append(Setting(arm, int(k)))
     return list(dict.fromkeys(found))
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from outrider.cli.bench.aims import Aim, at_least, at_most
+from outrider.cli.bench.aims import Aim, aim_rows, at_least, at_most
 from outrider.cli.bench.closed_loop import NUM_SLICES
 from outrider.cli.bench.mix import Cell, Mix
 from outrider.cli.bench.regret import Regret
-from outrider.cli.bench.report import Row, aim_rows
 from outrider.cli.bench.same_text import Pairs, compared
 from outrider.cli.bench.samples import SETTING_OFF
+from outrider.cli.bench.show import Row
 from outrider.cli.bench.visits import POLICY
 
 if TYPE_CHECKING:

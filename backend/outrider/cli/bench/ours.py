@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outrider.cli.bench import timed
 from outrider.cli.bench.decider import Decider
 from outrider.cli.bench.samples import Case, Sample, Setting
 from outrider.config import cache_dir
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from outrider.engine.drafters import Drafter
     from outrider.engine.scheduler import Scheduler
     from outrider.engine.sequence import GenerateRequest
-    from outrider.speculation.proposal import Proposal
 
 #: The noise of sampled prompts; the same for all arms, so that they write the same text.
 SEED = 20
@@ -38,26 +38,6 @@ def spoilt(token_ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
         (token + 1) % vocab_size if i % CHANGED_EVERY == CHANGED_EVERY - 1 else token
         for i, token in enumerate(token_ids)
     )
-
-
-class _TimedDrafter:
-    """Another drafter, with the seconds that its proposals take."""
-
-    def __init__(self, inner: Drafter) -> None:
-        self._inner = inner
-        self.seconds = 0.0
-
-    def observe(self, token_id: int) -> None:
-        self._inner.observe(token_id)
-
-    def propose(self, k: int) -> Proposal:
-        start_s = time.perf_counter()
-        proposal = self._inner.propose(k)
-        self.seconds += time.perf_counter() - start_s
-        return proposal
-
-    def free(self) -> None:
-        self._inner.free()
 
 
 class EngineArm:
@@ -99,21 +79,8 @@ class EngineArm:
         """
         prediction = None if answer is None else spoilt(answer, self.engine.tokenizer.vocab_size)
         request = self._request("bench", case, plan, stop_token_ids=self._eos, prediction_ids=prediction)
-        drafter = self._timed(request)
-        self._add(request, drafter)
-        token_ids: list[int] = []
-        counts, times, stats = [], [], None
-        start = time.perf_counter()
-        while self.engine.has_work:
-            for output in self.engine.step():
-                times.append(time.perf_counter() - start)
-                token_ids.extend(output.token_ids)
-                counts.append(len(token_ids))
-                stats = output.stats
-        return Sample(
-            setting, case, number, tuple(token_ids), tuple(counts), tuple(times), plan.drafter, plan.k, stats,
-            drafter.seconds if drafter is not None else 0.0,
-        )  # fmt: skip
+        drafter = None if plan.is_off else self.engine.drafters.makers[plan.drafter](request)
+        return timed.answer(self.engine, request, drafter, (setting, case, number))
 
     def batch(self, cases: Sequence[Case], setting: Setting) -> float:
         """Tokens per second of all cases at once, over steps in which every one of them decodes."""
@@ -159,10 +126,6 @@ class EngineArm:
         request = GenerateRequest(rid, self.encode(case), law, case.max_tokens, plan, **{"seed": SEED, **changed})
         self.engine.check(request, "case")
         return request
-
-    def _timed(self, request: GenerateRequest) -> _TimedDrafter | None:
-        plan = request.plan
-        return None if plan.is_off else _TimedDrafter(self.engine.drafters.makers[plan.drafter](request))
 
     def _add(self, request: GenerateRequest, drafter: Drafter | None = None) -> None:
         from outrider.engine.drafters.guarded import GuardedDrafter

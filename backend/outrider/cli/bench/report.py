@@ -1,13 +1,12 @@
-"""From samples to rows, tables and the JSON file."""
+"""From samples to rows and the JSON file, of `outrider bench engine`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
-from typing import TYPE_CHECKING, Any
 
-from outrider.cli.bench.aims import Aim, aims
+from outrider.cli.bench.aims import aim_rows, aims
 from outrider.cli.bench.formula import formula_rows
 from outrider.cli.bench.measure import Results
 from outrider.cli.bench.samples import (
@@ -19,13 +18,9 @@ from outrider.cli.bench.samples import (
     accept_length,
     first_difference,
 )
+from outrider.cli.bench.show import Row
 from outrider.cli.bench.visits import POLICY
 from outrider.core import DRAFTERS, OFF
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-Row = dict[str, Any]
 
 
 def parts(results: Results) -> dict[str, list[Row]]:
@@ -44,28 +39,6 @@ def parts(results: Results) -> dict[str, list[Row]]:
         "aims": aim_rows(aims(results)),
     }
     return {title: rows for title, rows in found.items() if rows}
-
-
-def as_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    from rich.table import Table
-
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(shown(row.get(column)) for column in columns))
-    return table
-
-
-def shown(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.4f}"
 
 
 def as_json(results: Results, conditions: Mapping[str, object]) -> Row:
@@ -174,24 +147,6 @@ def agreement_rows(samples: Samples) -> list[Row]:
                 "median tokens until the first difference": median(differing) if differing else None,
             }
         )
-    return rows
-
-
-def aim_rows(found: Sequence[Aim]) -> list[Row]:
-    words = {True: "met", False: "MISSED", None: "not measured"}
-    rows = [
-        {
-            "aim": aim.aim,
-            "wanted": aim.wanted,
-            "figure": aim.figure,
-            "result": "undecided" if aim.is_met is None and aim.figure is not None else words[aim.is_met],
-            "with": aim.by,
-        }
-        for aim in found
-    ]
-    for row, aim in zip(rows, found, strict=True):
-        if aim.why:
-            row["why"] = aim.why
     return rows
 
 

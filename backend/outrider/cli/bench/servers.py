@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.cli.console import run_async
+from outrider.config import DEFAULT_MODEL
 from outrider.runtimes.scripted import ScriptedLane
 from outrider.runtimes.scripted_replies import Fault, Recorded, Reply, default_reply, event, json_reply
 
@@ -171,11 +173,28 @@ async def _relay(lane_url: str) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-_KINDS: dict[str, Callable[..., Any]] = {"direct": _lane, "outrider": _gateway, "aiohttp relay": _relay}
+@asynccontextmanager
+async def _embedded(model: str = DEFAULT_MODEL) -> AsyncIterator[str]:
+    """Gateway and engine as `outrider serve` starts them without a configuration."""
+    from outrider.app import serving
+    from outrider.config import Config, LaneSection, ServerSection
+
+    config = Config(server=ServerSection(port=0), lanes=(LaneSection(model=model),))
+    async with serving(config) as gateway:
+        for lane in gateway.pool.lanes:
+            await lane.wait_until_ready()
+        gc.freeze()  # as `outrider serve` does
+        yield gateway.url
+
+
+_KINDS: dict[str, Callable[..., Any]] = {
+    "direct": _lane, "outrider": _gateway, "aiohttp relay": _relay, "embedded": _embedded,
+}  # fmt: skip
 
 
 def _serve(kind: str, arguments: tuple[str, ...], pipe: Connection) -> None:
-    """The child's main: say the URL, serve until the parent closes its end."""
+    """The child's main: say the URL, serve until the parent closes its end; Ctrl-C is the parent's to answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     async def main() -> None:
         async with _KINDS[kind](*arguments) as url:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from outrider.workloads.tables import columns, shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Row = dict[str, Any]
 #: Columns of tables that are not printed to a terminal.
 WIDTH = 180
 
@@ -15,8 +21,6 @@ def show(
     """`tables` are rows by title."""
     from rich.console import Console
 
-    from outrider.cli.bench.report import as_table
-
     console = Console()
     if not console.is_terminal:  # a file or a pipe has no edge to fold at
         console.width = WIDTH
@@ -25,3 +29,15 @@ def show(
     for note in notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
     console.print("conditions: " + ", ".join(f"{key} {value}" for key, value in stated.items()), soft_wrap=True)
+
+
+def as_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    from rich.table import Table
+
+    names = columns(rows)
+    table = Table(title=title, title_justify="left")
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(shown(row.get(name)) for name in names))
+    return table

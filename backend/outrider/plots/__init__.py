@@ -1,0 +1,1 @@
+"""Plots as SVG, for pages and as PNG; knows no measurement."""

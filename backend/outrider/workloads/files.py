@@ -1,0 +1,77 @@
+"""Files that users write, YAML and JSON lines: read and checked, with file and line of what is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from outrider.errors import ConfigError
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_text(path: Path) -> str:
+    """Unpacked when its name ends in `.gz`. ConfigError when it cannot be read."""
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+
+
+def read_yaml(path: Path, kind: type[M]) -> M:
+    """ConfigError names the file, the line and the key that is wrong."""
+    text = read_text(path)
+    try:
+        return kind.model_validate(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f"{mark.line + 1}: "
+        raise ConfigError(f"{path}:{line} {getattr(error, 'problem', None) or error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        number = _line_of(yaml.compose(text, Loader=yaml.SafeLoader), first["loc"])
+        raise ConfigError(f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}") from error
+
+
+def read_lines(path: Path, kind: type[M]) -> list[M]:
+    """One JSON object a line; empty lines are passed over. ConfigError names the file, the line and the key."""
+    lines = read_text(path).splitlines()
+    return [_parsed(path, number, line, kind) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _parsed(path: Path, number: int, line: str, kind: type[M]) -> M:
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}") from error
+
+
+def _line_of(node: yaml.Node | None, location: Sequence[int | str]) -> int:
+    """Of the innermost part of the location that the file has; a missing key is at what should hold it."""
+    if node is None:
+        return 1
+    line = node.start_mark.line + 1
+    for part in location:
+        found = next((child for key, child in _children(node) if key == part), None)
+        if found is None:
+            # Of a tagged union the location names the tag too, which stands nowhere in the file.
+            continue
+        node, line = found, found.start_mark.line + 1
+    return line
+
+
+def _children(node: yaml.Node) -> Iterator[tuple[int | str, yaml.Node]]:
+    if isinstance(node, yaml.MappingNode):
+        yield from ((str(key.value), value) for key, value in node.value)
+    elif isinstance(node, yaml.SequenceNode):
+        yield from enumerate(node.value)

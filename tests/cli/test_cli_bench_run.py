@@ -1,0 +1,138 @@
+"""`outrider bench run` and `bench compare` as they are typed: options, arms of targets, failures, Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from paced_lane import pace, paced_lane
+from typer.testing import CliRunner
+
+from outrider.cli.bench.run import Reach, connected, hints_of, parse_arrivals
+from outrider.cli.bench.servers import API_KEY, server
+from outrider.cli.main import app
+from outrider.errors import ConfigError
+from outrider.workloads.results import read_result
+
+RUNNER = CliRunner()
+
+
+def write(folder: Path, *texts: str, name: str = "own.yaml") -> Path:
+    prompts = [
+        {"name": f"p{i}", "task": "chat", "temperature": 0, "max_tokens": 16, "text": text}
+        for i, text in enumerate(texts)
+    ]
+    path = folder / name
+    path.write_text(json.dumps({"version": 1, "rounds": 1, "prompts": prompts}))  # JSON is YAML too
+    return path
+
+
+def bench(*options: object) -> str:
+    done = RUNNER.invoke(app, ["bench", *map(str, options)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("closed:8", "closed loop of 8"), ("poisson:2.5", "Poisson, 2.5/s"), ("bursts:4:10", "bursts of 4 every 10 s"),
+     ("trace:a/b.csv.gz:2:0.1", "trace b.csv.gz, speed 2, length 0.1")],
+)  # fmt: skip
+def test_arrivals_are_typed_short(text: str, shown: str) -> None:
+    """Kind and numbers with colons between."""
+    assert str(parse_arrivals(text)) == shown
+
+
+@pytest.mark.parametrize("text", ["waves:3", "closed:0", "poisson", "poisson:x", "bursts:4", "closed:1:2"])
+def test_wrong_arrivals_say_what_was_expected(text: str) -> None:
+    """With the text as it was typed."""
+    with pytest.raises(ConfigError, match=rf"--arrivals {text}: .*bursts:SIZE:EVERY_S"):
+        parse_arrivals(text)
+
+
+def test_arms_become_hints() -> None:
+    """A drafter that nobody has, or a k that is none, is refused."""
+    assert (hints_of("policy"), hints_of("off")) == ({}, {"off": True})
+    assert hints_of("ngram:4") == {"drafter": "ngram", "k": 4}
+    for arm in ("grams:4", "ngram", "ngram:x", "ngram:99", "ngram:0"):
+        with pytest.raises(ConfigError, match=f"--arm {arm}: "):
+            hints_of(arm)
+
+
+async def test_an_outrider_has_arms_and_tells_what_it_did(tmp_path: Path) -> None:
+    """Every arm of every target; a lane without a gateway is one arm, and takes no hints."""
+    with server("direct") as lane, server("outrider", lane.url) as gateway:
+        reach = Reach((), None, API_KEY, 5.0)
+        async with connected({"g": gateway.url, "l": lane.url}, reach, ()) as sides:
+            names = [side.arm.name for side in sides]
+        with pytest.raises(ConfigError, match="--arm off: l is no Outrider"):
+            async with connected({"l": lane.url}, reach, ("off",)):
+                pass
+        options = ["--target", gateway.url, "--out", tmp_path / "r", "--api-key-env", "BENCH_KEY"]
+        os.environ["BENCH_KEY"] = API_KEY
+        try:
+            said = await asyncio.to_thread(
+                bench, "run", write(tmp_path, "Say yes."), *options, "--arm", "off", "--arm", "ngram:4"
+            )
+        finally:
+            del os.environ["BENCH_KEY"]
+    assert names == ["off at g", "policy at g", "as it is at l"]
+    result = read_result(tmp_path / "r")
+    assert [(one.arm, one.effective.drafter, one.effective.k) for one in result.records] == [
+        ("off", "off", 0), ("ngram:4", "ngram", 4),
+    ]  # fmt: skip
+    assert result.records[1].observed.num_proposed == 12 and result.records[0].observed is None
+    assert result.records[1].requested == {"task": "chat", "drafter": "ngram", "k": 4}
+    assert all(one.queue_s is not None and one.queue_s < 1 for one in result.records)
+    assert API_KEY not in (tmp_path / "r" / "result.json").read_text()
+    assert "| ngram:4 | chat T=0 | 1 |" in said and "10 of 12" in said
+
+
+def test_a_run_can_be_compared_with_another(tmp_path: Path) -> None:
+    """Two runs of one lane are about the same; what differs is said; other suites are refused."""
+    with paced_lane() as url:
+        for name, options in (("a", ["--seed", 0]), ("b", ["--seed", 0]), ("c", ["--seed", 1])):
+            suite = write(tmp_path, *(pace(20, 20, 3) + f" number {i}" for i in range(6)))
+            bench("run", suite, "--target", url, "--out", tmp_path / name, *options)
+    said = bench("compare", tmp_path / "a", tmp_path / "b")
+    assert "| as it is of B | all | 6 |" in said and "- time:" in said
+    ratio = float(said.split("| all | 6 | ")[1].split(" ")[0])
+    assert 0.5 < ratio < 2
+    with pytest.raises(ConfigError, match=r"different suites: own \(.*seed 0\) and own \(.*seed 1\)"):
+        bench("compare", tmp_path / "a", tmp_path / "c")
+
+
+def test_a_failed_request_is_an_exit_status(tmp_path: Path) -> None:
+    """And stands in the result, which is written all the same."""
+    with paced_lane() as url:
+        options = ["--target", url, "--out", str(tmp_path / "r"), "--timeout-s", "1"]
+        done = RUNNER.invoke(app, ["bench", "run", str(write(tmp_path, pace(3000, 1, 1))), *options])
+    assert done.exit_code == 1
+    assert [one.error for one in read_result(tmp_path / "r").records] == ["timeout"]
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    """Status 130 and a result that says it is not complete; afterwards it is, and nothing was asked twice."""
+    suite = write(tmp_path, pace(5, 5, 2), pace(5, 5, 2) + " two", pace(2500, 5, 2))
+    with paced_lane() as url:
+        command = [sys.executable, "-m", "outrider", "bench", "run", str(suite), "--target", url]
+        command += ["--out", str(tmp_path / "r")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            ledger, end_s = tmp_path / "r" / "records.jsonl", time.monotonic() + 30
+            while time.monotonic() < end_s and (not ledger.exists() or ledger.read_bytes().count(b'"job"') < 2):
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            said, complaint = process.communicate(timeout=20)
+        assert process.returncode == 130, complaint
+        assert "1 jobs are missing" in said and "Traceback" not in complaint
+        assert not read_result(tmp_path / "r").is_complete
+        assert "jobs are missing" not in bench(*command[4:])
+    result = read_result(tmp_path / "r")
+    assert result.is_complete and sorted(one.prompt for one in result.records) == ["p0", "p1", "p2"]
