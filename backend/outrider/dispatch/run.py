@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from outrider.core import Outcome, Report, SpecStats, WirePlan
 from outrider.dispatch.call import Call
@@ -25,8 +25,6 @@ from outrider.runtimes.lane import Lane
 DEADLINE = "x-outrider-deadline-ms"
 #: A pause between two events that a reader notices.
 SLOW_GAP_S = 0.5
-#: By then a request is on its way, and the lane has not answered yet.
-_SENT_S = 0.001
 #: Said in the report when the lane's counts cannot be believed.
 CONTRADICTION = "the lane's statistics contradict themselves"
 
@@ -78,7 +76,7 @@ class Run:
         DeadlineExceeded, LaneFailed.
         """
         self.outcome.is_sent = True
-        asyncio.get_running_loop().call_later(_SENT_S, self._explain)
+        asyncio.get_running_loop().call_soon(self._explain)
         if self.hedge_after_s is not None and self.hedged is None:  # once: it is one attempt more
             return hedged(self, self.hedge_after_s)
         return _InTime(self, self.sent(self.lane, self.url, self.plan))
@@ -90,7 +88,7 @@ class Run:
         attempt = lane_call(call.path, call.raw, plan, model=model, is_stream=call.is_stream, headers=self._headers())
         return self.client.open(lane.name, url, attempt)
 
-    def within_deadline(self, lane: Lane | None = None) -> AbstractAsyncContextManager[None]:
+    def within_deadline(self, lane: Lane | None = None) -> AbstractContextManager[None]:
         """DeadlineExceeded when the deadline passes in the block, LaneFailed when its lane, or `lane`, fails."""
         return _Scope(lane or self.lane, self.left_s())
 
@@ -149,7 +147,7 @@ class Run:
         outcome.num_events = outcome.num_slow_gaps = 0
 
     def _explain(self) -> tuple[str, ...]:
-        """The decision in words. They take time to write, which costs nothing while the lane works."""
+        """The decision in words. They are written once the request is sent, while the lane works."""
         if self._decided is None:
             self._decided = self.decision.reasons
         return self._decided
@@ -187,7 +185,7 @@ class _InTime:
         self._run, self._opened = run, opened
 
     async def __aenter__(self) -> LaneAnswer:
-        async with self._run.within_deadline():
+        with self._run.within_deadline():
             return await self._opened.__aenter__()
 
     async def __aexit__(
@@ -197,29 +195,40 @@ class _InTime:
 
 
 class _Scope:
-    """Ends with a deadline or a lane. A class, as above."""
+    """Ends with a deadline or a lane, by the rules of `asyncio.timeout`; without a deadline there is no timer."""
 
     def __init__(self, lane: Lane, left_s: float | None) -> None:
         self._lane = lane
-        self._limit = asyncio.timeout(left_s)
-        self._has_failed = False
+        self._left_s = left_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._end: APIError | None = None
+        """Why the task was cancelled from here."""
 
-    async def __aenter__(self) -> None:
-        await self._limit.__aenter__()
+    def __enter__(self) -> None:
+        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._num_cancels = self._task.cancelling()
         self._lane.on_failure.add(self._fail)
+        if self._left_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._left_s, self._expire)
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lane.on_failure.discard(self._fail)
-        try:
-            await self._limit.__aexit__(kind, error, trace)
-        except TimeoutError as end:
-            if self._has_failed:
-                raise LaneFailed(f"lane {self._lane.name} failed") from end
-            raise DeadlineExceeded("the request's deadline passed") from end
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._end is None:
+            return
+        if self._task.uncancel() <= self._num_cancels and kind is asyncio.CancelledError:
+            raise self._end from error
 
     def _fail(self) -> None:
-        if not self._limit.expired():
-            self._has_failed = True
-            self._limit.reschedule(asyncio.get_running_loop().time())
+        self._stop(LaneFailed(f"lane {self._lane.name} failed"))
+
+    def _expire(self) -> None:
+        self._stop(DeadlineExceeded("the request's deadline passed"))
+
+    def _stop(self, end: APIError) -> None:
+        if self._end is None:
+            self._end = end
+            self._task.cancel()

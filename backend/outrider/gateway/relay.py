@@ -66,7 +66,7 @@ async def whole_body(run: Run) -> tuple[bytes, Mapping[str, str]]:
     The run has not succeeded yet: that is for the caller to say.
     """
     async with run.open() as answer:
-        async with run.within_deadline():
+        with run.within_deadline():
             raw = await answer.body()
         run.saw_event()
     dialect, bodies = dialect_of(run.call.path), read_answers(raw)
@@ -96,12 +96,13 @@ async def relay_stream(request: web.Request, relay: Relay) -> web.StreamResponse
 async def copy_stream(answer: LaneAnswer, relay: Relay, sink: Sink) -> None:
     """One write per packet of the lane, until the end or the first failure."""
     try:
-        async with relay.run.within_deadline(), aclosing(answer.packets()) as packets:
-            async for events in packets:
-                await _send(relay, sink, relay.feed(events))
-                if relay.failure is not None:
-                    return
-                await _send(relay, sink, await relay.settle())
+        with relay.run.within_deadline():
+            async with aclosing(answer.packets()) as packets:
+                async for events in packets:
+                    await _send(relay, sink, relay.feed(events))
+                    if relay.failure is not None:
+                        return
+                    await _send(relay, sink, await relay.settle())
         await _send(relay, sink, relay.end())
     except APIError as error:
         if not relay.is_over:  # else all was told, and only the connection's end was waited for
