@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
 from typing import Any, cast
 
-from outrider.core import Outcome, Report, SpecStats, WirePlan
+from outrider.core import Outcome, SpecStats
 from outrider.dispatch.call import Call
 from outrider.dispatch.hedge import hedged
 from outrider.dispatch.replays import Kept
@@ -152,22 +152,24 @@ class Run:
             self._decided = self.decision.reasons
         return self._decided
 
-    def report(self) -> Report:
-        """The answer's `outrider` object, as far as it is known now."""
-        call, decision = self.call, self.decision
-        stats = self.outcome.stats
-        return Report.model_construct(  # nothing of it comes from outside
-            requested=call.hints.model_dump(exclude_unset=True),
-            effective=WirePlan.model_construct(drafter=self.plan.drafter, k=self.plan.k),
-            observed=None if stats is None else stats.observed(),
-            lane=self.lane.name,
-            workload=decision.workload,
-            rule=decision.rule,
-            task=decision.features.task,
-            reasons=[*self._explain(), *self.reasons],
-            hedged=self.hedged,
-            inputs=self._inputs() if call.hints.verbose else None,
-        )
+    def report(self) -> dict[str, Any]:
+        """The answer's `outrider` object, as far as it is known now; `core.Report` reads it."""
+        hints, decision, stats = self.call.hints, self.decision, self.outcome.stats
+        report = {
+            "requested": hints.model_dump(exclude_unset=True) if hints.model_fields_set else {},
+            "effective": decision.plan.to_wire(),
+            "observed": None if stats is None else _observed(stats),
+            "lane": self.lane.name,
+            "workload": decision.workload,
+            "rule": decision.rule,
+            "task": decision.features.task,
+            "reasons": [*self._explain(), *self.reasons],
+        }
+        if self.hedged is not None:
+            report["hedged"] = self.hedged
+        if hints.verbose:
+            report["inputs"] = self._inputs()
+        return report
 
     def _inputs(self) -> dict[str, Any]:
         load = self.decision.load
@@ -176,6 +178,17 @@ class Run:
             "load": None if load is None else load.to_wire(),
             "candidates": self.decision.candidates(),
         }
+
+
+def _observed(stats: SpecStats) -> dict[str, object]:
+    """As `core.Observed` reads it."""
+    return {
+        "num_verify_steps": stats.num_verify_steps,
+        "num_proposed": stats.num_proposed,
+        "num_accepted": stats.num_accepted,
+        "accept_length": round(stats.accept_length, 4),
+        "accepted_histogram": stats.histogram,
+    }
 
 
 class _InTime:

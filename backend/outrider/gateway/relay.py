@@ -13,7 +13,7 @@ from aiohttp import web
 
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneFailed
-from outrider.gateway.attach import passed_headers, plan_headers, take_stats, with_report, without_stats
+from outrider.gateway.attach import passed_headers, plan_headers, take_stats, with_report
 from outrider.gateway.boundary import ALWAYS_HEADERS
 from outrider.runtimes.client import LaneAnswer
 from outrider.runtimes.dialects import dialect_of
@@ -77,8 +77,7 @@ async def whole_body(run: Run) -> tuple[bytes, Mapping[str, str]]:
     counts = [count for body in bodies if (count := dialect.completion_tokens(body)) is not None]
     run.outcome.num_completion_tokens = sum(counts) if counts else None
     run.outcome.text = dialect.text(bodies[0])
-    shown = with_report(run, without_stats(run, raw, bodies[0]) or raw)
-    return shown, passed_headers(answer.headers)
+    return with_report(run, raw, bodies[0]), passed_headers(answer.headers)
 
 
 async def relay_stream(request: web.Request, relay: Relay) -> web.StreamResponse:
