@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from outrider.core import GpuLoad, LaneState, Outcome
-from outrider.telemetry.tally import Counter, Histogram
 
 #: Content type of `Metrics.render`.
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -24,6 +24,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        # Finding a child by its labels is what costs most of counting.
+        self._child = cache(_labelled)
         self._add_times(registry)
         self._add_lanes(registry)
         self._requests = Counter(
@@ -136,42 +138,42 @@ class Metrics:
 
     def answered(self, route: str, status: int) -> None:
         """Count one HTTP request."""
-        self._requests.inc(route, str(status))
+        self._child(self._requests, route, str(status)).inc()
 
     def decided(self, workload: str, rule: str, drafter: str, k: int) -> None:
         """Count one decision of the policy."""
-        self._decisions.inc(workload, rule, drafter, str(k))
+        self._child(self._decisions, workload, rule, drafter, str(k)).inc()
 
     def ended(self, outcome: Outcome) -> None:
         """Count how one generation ended, and its speculation."""
         if outcome.error_code is not None:
-            self._errors.inc(outcome.error_code)
+            self._child(self._errors, outcome.error_code).inc()
         if outcome.first_event_s is not None:
             self._first_event.observe(outcome.first_event_s)
         self._total.observe(outcome.total_s)
         if outcome.num_slow_gaps:
-            self._slow_gaps.inc(by=outcome.num_slow_gaps)
+            self._slow_gaps.inc(outcome.num_slow_gaps)
         decode_s, num_tokens = outcome.phases.get("decode"), outcome.num_completion_tokens or 0
         if decode_s is not None and outcome.num_events > 1 and num_tokens > 1:
             self._inter_token.observe(decode_s / (num_tokens - 1))
         if "admit" in outcome.phases:
             self._queue.observe(outcome.phases["admit"])
         if num_tokens:
-            self._tokens.inc(outcome.workload, outcome.tenant, by=num_tokens)
+            self._child(self._tokens, outcome.workload, outcome.tenant).inc(num_tokens)
         if outcome.num_events > 1 and num_tokens:
             self._per_event.observe(num_tokens / outcome.num_events)
         if outcome.stats is not None:
-            self._accept_length.observe(outcome.stats.accept_length, outcome.workload, outcome.tenant)
-            self._verify_steps.inc(by=outcome.stats.num_verify_steps)
-            self._accepted.inc(by=outcome.stats.num_accepted)
+            self._accept_length.labels(outcome.workload, outcome.tenant).observe(outcome.stats.accept_length)
+            self._verify_steps.inc(outcome.stats.num_verify_steps)
+            self._accepted.inc(outcome.stats.num_accepted)
             if outcome.stats.num_proposed is not None:
-                self._proposed.inc(by=outcome.stats.num_proposed)
+                self._proposed.inc(outcome.stats.num_proposed)
                 wasted = outcome.stats.num_proposed - outcome.stats.num_accepted
-                self._wasted.inc(outcome.workload, outcome.tenant, by=wasted)
+                self._wasted.labels(outcome.workload, outcome.tenant).inc(wasted)
 
     def reloaded(self, is_good: bool) -> None:
         """Count a reload; a bad one changed nothing."""
-        self._reloads.inc("applied" if is_good else "refused")
+        self._reloads.labels("applied" if is_good else "refused").inc()
 
     def loop_lagged(self, seconds: float) -> None:
         """Note how much later than asked the event loop woke a sleeper."""
@@ -183,19 +185,19 @@ class Metrics:
 
     def abort_sent(self, is_delivered: bool) -> None:
         """Count an abort call, delivered or not."""
-        self._aborts.inc("delivered" if is_delivered else "failed")
+        self._aborts.labels("delivered" if is_delivered else "failed").inc()
 
     def attempted(self, lane: str, result: str) -> None:
         """Count how one request went at one lane."""
-        self._attempts.inc(lane, result)
+        self._child(self._attempts, lane, result).inc()
 
     def retried(self, code: str | None) -> None:
         """Count a request that is sent again, by the error of the attempt before."""
-        self._retries.inc(code or "none")
+        self._retries.labels(code or "none").inc()
 
     def lane_restarted(self, lane: str) -> None:
         """Count a restart of a lane's process."""
-        self._restarts.inc(lane)
+        self._restarts.labels(lane).inc()
 
     def render(
         self,
@@ -220,3 +222,7 @@ class Metrics:
             for state in LaneState:
                 self._lane_state.labels(name, state.value).set(state is current)
         return generate_latest(self.registry)
+
+
+def _labelled(metric: Counter, *labels: str) -> Counter:
+    return metric.labels(*labels)
