@@ -137,7 +137,7 @@ class SpecStats:
     def __post_init__(self) -> None:
         if sum(self.histogram) != self.num_verify_steps:
             raise ValueError(f"histogram {self.histogram} does not sum to {self.num_verify_steps} verify steps")
-        if sum(i * n for i, n in enumerate(self.histogram)) != self.num_accepted:
+        if sum([i * n for i, n in enumerate(self.histogram)]) != self.num_accepted:
             raise ValueError(f"histogram {self.histogram} does not weigh {self.num_accepted} accepted drafts")
         if self.by_draft is not None and sum(self.by_draft) != self.num_accepted:
             raise ValueError(f"{self.by_draft} does not sum to {self.num_accepted} accepted drafts")
@@ -147,15 +147,6 @@ class SpecStats:
     @property
     def accept_length(self) -> float:
         return 1 + self.num_accepted / self.num_verify_steps
-
-    def observed(self) -> Observed:
-        return Observed(
-            num_verify_steps=self.num_verify_steps,
-            num_proposed=self.num_proposed,
-            num_accepted=self.num_accepted,
-            accept_length=round(self.accept_length, 4),
-            accepted_histogram=list(self.histogram),
-        )
 
 
 @dataclass(frozen=True, slots=True)

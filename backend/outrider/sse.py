@@ -14,6 +14,8 @@ _BOM = b"\xef\xbb\xbf"
 # A carriage return ends a line only when the next byte is known: it may be half of \r\n.
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)
 _LAST_LINE_END = re.compile(rb"\r\n|\n|\r")
+#: An event as nearly all are, from its first byte to its last.
+_USUAL = re.compile(rb"data: ([^\r\n]*+)\n\n")
 
 
 class SSEError(ValueError):
@@ -66,7 +68,16 @@ class SSEDecoder:
 
     def _take(self, line_end: re.Pattern[bytes]) -> list[Event]:
         events = []
-        while match := line_end.search(self._buffer, self._scanned):
+        while True:
+            if not self._scanned and (usual := _USUAL.match(self._buffer)):
+                self._is_first_line = False
+                self._check_size(usual.end())
+                events.append(Event(usual[0], usual[1], None))
+                del self._buffer[: usual.end()]
+                continue
+            match = line_end.search(self._buffer, self._scanned)
+            if match is None:
+                break
             line = bytes(self._buffer[self._line : match.start()])
             self._line = self._scanned = match.end()
             if self._is_first_line:

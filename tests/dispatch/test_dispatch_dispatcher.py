@@ -100,7 +100,7 @@ async def test_a_request_runs_and_reports_one_outcome_with_its_phases():
         assert outcome.error_code is None
         assert set(outcome.phases) == {"admit", "plan", "prefill", "decode"}
         assert sum(outcome.phases.values()) == pytest.approx(outcome.total_s, abs=0.05)
-        assert run.report().lane == "one"
+        assert run.report()["lane"] == "one"
 
 
 @pytest.mark.parametrize(("status", "kind"), [(400, RequestError), (503, ServiceError)])
@@ -254,8 +254,8 @@ async def test_a_request_goes_to_the_nearest_lane(fields, hints, expected):
         run = await relay(group.dispatcher, make_call(body=body, raw=orjson.dumps(body), hints=Hints(**hints)))
         sent = orjson.loads(scripted.requests[-1].body)["custom_params"]["outrider"]
         assert (run.lane.name, run.plan) == expected
-        assert sent == run.plan.to_wire() == run.report().effective.model_dump()
-        assert any("the plan was" in reason for reason in run.report().reasons) == (run.plan.k != hints["k"])
+        assert sent == run.plan.to_wire() == run.report()["effective"]
+        assert any("the plan was" in reason for reason in run.report()["reasons"]) == (run.plan.k != hints["k"])
 
 
 async def test_equal_lanes_share_and_a_lane_that_is_down_is_left_out():
@@ -283,7 +283,7 @@ async def test_drafters_are_those_that_the_lane_says_it_has():
         p.lane.reports(LaneLoad(0, 0, 16, time.monotonic()))
         async with p.dispatcher.run(call) as run:
             assert run.plan == Plan("suffix", 3)
-            assert run.report().inputs is None
+            assert "inputs" not in run.report()
 
 
 async def test_an_exact_workload_refuses_what_no_lane_honours(tmp_path):
@@ -304,4 +304,4 @@ async def test_a_proposed_count_that_cannot_be_believed_is_unknown():
         p.lane.becomes_ready(p.lane.models, Abilities(counts_proposed=False))
         async with p.dispatcher.run(make_call()) as run:
             run.saw_stats(SpecStats(2, 3, (0, 1, 1), 8))
-            assert run.report().observed.num_proposed is None
+            assert run.report()["observed"]["num_proposed"] is None

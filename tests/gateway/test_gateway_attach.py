@@ -28,8 +28,8 @@ def test_statistics_that_cannot_be_read_are_none_with_a_reason():
     run = make_run()
     take_stats(run, [DETAILS | {"spec_num_correct_drafts": 9}])
     assert run.outcome.stats is None
-    assert run.report().observed is None
-    assert "contradict" in run.report().reasons[-1]
+    assert run.report()["observed"] is None
+    assert "contradict" in run.report()["reasons"][-1]
 
 
 def test_no_statistics_are_no_observation_and_no_reason():
@@ -37,8 +37,8 @@ def test_no_statistics_are_no_observation_and_no_reason():
     run = make_run()
     take_stats(run, [None])
     take_stats(run, None)
-    assert run.report().observed is None
-    assert run.report().reasons == list(run.decision.reasons)
+    assert run.report()["observed"] is None
+    assert run.report()["reasons"] == list(run.decision.reasons)
 
 
 def test_statistics_leave_a_whole_answer_but_nothing_else_does():
@@ -46,6 +46,15 @@ def test_statistics_leave_a_whole_answer_but_nothing_else_does():
     run = make_run()
     raw = b'{"choices":[{"x":1.0}], "sglext" : {"spec_tokens_details":{}} ,"z":2}'
     assert without_stats(run, raw, json.loads(raw)) == b'{"choices":[{"x":1.0}],"z":2}'
+
+
+def test_a_whole_answer_gets_the_report_and_loses_the_statistics_at_once():
+    """What else the lane says beside them stays, before ours; who asked for the statistics keeps them."""
+    raw = b'{"a":1.0,"sglext": {"spec_tokens_details":{}, "x" : 2.0},"choices":[]}'
+    shown = with_report(make_run(), raw, json.loads(raw))
+    assert shown.startswith(b'{"a":1.0,"choices":[],"sglext":{ "x" : 2.0},"outrider":{')
+    kept = with_report(make_run(wants_stats=True), raw, json.loads(raw))
+    assert kept.startswith(raw[:-1] + b',"outrider":{')
 
 
 def test_a_lanes_own_report_is_replaced():

@@ -129,3 +129,12 @@ def test_an_unclosed_object_is_refused():
     """The editor never loops or returns half an object."""
     with pytest.raises(ValueError):
         value_of(b'{"a":[1,{"b":2}', "a")
+
+
+@pytest.mark.parametrize("depth", [1, 10, 11, 12, 40, 900])
+def test_values_may_be_nested_as_deep_as_parsers_allow(depth):
+    """Those that one step passes over, and those that take several."""
+    deep = '[{"a]": "}\\"" , "b":' * (depth // 2) + "[ ]" * (depth % 2) + "1" * (1 - depth % 2) + "} ]" * (depth // 2)
+    raw = f'{{"x":{deep} ,"rid": {deep},"y":2}}'.encode()
+    assert splice(raw, {"rid"}, {}) == f'{{"x":{deep} ,"y":2}}'.encode()
+    assert value_of(raw, "rid") == deep.encode()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from outrider.core import Outcome
@@ -88,7 +88,7 @@ class Dispatcher:
         self._idle.clear()
         try:
             model = self._pool.card(call.model).id
-            with _within_limits(call, outcome):
+            with _Charged(call, outcome):
                 async with self._admission.slot(call.claim):
                     outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
                     run = self._start(call, model, outcome)
@@ -164,20 +164,23 @@ def _chosen(decision: Decision) -> dict[str, str | int]:
     return {"lane": decision.option.lane.name, "rule": decision.rule, "drafter": plan.drafter, "k": plan.k}
 
 
-@contextmanager
-def _within_limits(call: Call, outcome: Outcome) -> Iterator[None]:
-    """Count the request on its key for the block, and charge what it used at the end. RateLimited.
+class _Charged:
+    """Counts the request on its key for the block, and charges what it used at the end. RateLimited.
 
     A request of which nothing was sent to a lane uses nothing up.
     """
-    key = call.key
-    if key is None:
-        yield
-        return
-    key.enter(time.monotonic())
-    try:
-        yield
-    finally:
+
+    def __init__(self, call: Call, outcome: Outcome) -> None:
+        self._key, self._outcome = call.key, outcome
+
+    def __enter__(self) -> None:
+        if self._key is not None:
+            self._key.enter(time.monotonic())
+
+    def __exit__(self, *_: object) -> None:
+        key, outcome = self._key, self._outcome
+        if key is None:
+            return
         now_s = time.monotonic()
         if outcome.is_sent:
             # Without a usage count from the lane, the events of a stream are the best known.

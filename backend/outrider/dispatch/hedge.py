@@ -73,7 +73,7 @@ def _begin(run: Run, lane: Lane, url: str, decision: Decision, sent_s: float) ->
     stack = AsyncExitStack()
 
     async def answer() -> LaneAnswer:
-        async with run.within_deadline(lane):
+        with run.within_deadline(lane):
             found = await stack.enter_async_context(run.sent(lane, url, decision.plan))
             await found.begin()
         return found

@@ -20,7 +20,7 @@ from outrider.runtimes.dialects import dialect_of
 #: Events and bytes of one stream that are kept until its end, and streams of which any are kept at once.
 _MAX_EVENTS, _MAX_BYTES, _MAX_STREAMS = 300, 65_536, 16
 #: Share of the event loop's time that looking through may take, and seconds after which others come first.
-_SHARE, _SLICE_S = 0.05, 0.0002
+_SHARE, _SLICE_S = 0.02, 0.0002
 
 
 @dataclass(slots=True)

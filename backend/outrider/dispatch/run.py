@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
-from outrider.core import Outcome, Report, SpecStats, WirePlan
+from outrider.core import Outcome, SpecStats
 from outrider.dispatch.call import Call
 from outrider.dispatch.hedge import hedged
 from outrider.dispatch.replays import Kept
@@ -25,8 +25,6 @@ from outrider.runtimes.lane import Lane
 DEADLINE = "x-outrider-deadline-ms"
 #: A pause between two events that a reader notices.
 SLOW_GAP_S = 0.5
-#: By then a request is on its way, and the lane has not answered yet.
-_SENT_S = 0.001
 #: Said in the report when the lane's counts cannot be believed.
 CONTRADICTION = "the lane's statistics contradict themselves"
 
@@ -78,7 +76,7 @@ class Run:
         DeadlineExceeded, LaneFailed.
         """
         self.outcome.is_sent = True
-        asyncio.get_running_loop().call_later(_SENT_S, self._explain)
+        asyncio.get_running_loop().call_soon(self._explain)
         if self.hedge_after_s is not None and self.hedged is None:  # once: it is one attempt more
             return hedged(self, self.hedge_after_s)
         return _InTime(self, self.sent(self.lane, self.url, self.plan))
@@ -90,7 +88,7 @@ class Run:
         attempt = lane_call(call.path, call.raw, plan, model=model, is_stream=call.is_stream, headers=self._headers())
         return self.client.open(lane.name, url, attempt)
 
-    def within_deadline(self, lane: Lane | None = None) -> AbstractAsyncContextManager[None]:
+    def within_deadline(self, lane: Lane | None = None) -> AbstractContextManager[None]:
         """DeadlineExceeded when the deadline passes in the block, LaneFailed when its lane, or `lane`, fails."""
         return _Scope(lane or self.lane, self.left_s())
 
@@ -149,27 +147,29 @@ class Run:
         outcome.num_events = outcome.num_slow_gaps = 0
 
     def _explain(self) -> tuple[str, ...]:
-        """The decision in words. They take time to write, which costs nothing while the lane works."""
+        """The decision in words. They are written once the request is sent, while the lane works."""
         if self._decided is None:
             self._decided = self.decision.reasons
         return self._decided
 
-    def report(self) -> Report:
-        """The answer's `outrider` object, as far as it is known now."""
-        call, decision = self.call, self.decision
-        stats = self.outcome.stats
-        return Report.model_construct(  # nothing of it comes from outside
-            requested=call.hints.model_dump(exclude_unset=True),
-            effective=WirePlan.model_construct(drafter=self.plan.drafter, k=self.plan.k),
-            observed=None if stats is None else stats.observed(),
-            lane=self.lane.name,
-            workload=decision.workload,
-            rule=decision.rule,
-            task=decision.features.task,
-            reasons=[*self._explain(), *self.reasons],
-            hedged=self.hedged,
-            inputs=self._inputs() if call.hints.verbose else None,
-        )
+    def report(self) -> dict[str, Any]:
+        """The answer's `outrider` object, as far as it is known now; `core.Report` reads it."""
+        hints, decision, stats = self.call.hints, self.decision, self.outcome.stats
+        report = {
+            "requested": hints.model_dump(exclude_unset=True) if hints.model_fields_set else {},
+            "effective": decision.plan.to_wire(),
+            "observed": None if stats is None else _observed(stats),
+            "lane": self.lane.name,
+            "workload": decision.workload,
+            "rule": decision.rule,
+            "task": decision.features.task,
+            "reasons": [*self._explain(), *self.reasons],
+        }
+        if self.hedged is not None:
+            report["hedged"] = self.hedged
+        if hints.verbose:
+            report["inputs"] = self._inputs()
+        return report
 
     def _inputs(self) -> dict[str, Any]:
         load = self.decision.load
@@ -181,6 +181,17 @@ class Run:
         }
 
 
+def _observed(stats: SpecStats) -> dict[str, object]:
+    """As `core.Observed` reads it."""
+    return {
+        "num_verify_steps": stats.num_verify_steps,
+        "num_proposed": stats.num_proposed,
+        "num_accepted": stats.num_accepted,
+        "accept_length": round(stats.accept_length, 4),
+        "accepted_histogram": stats.histogram,
+    }
+
+
 class _InTime:
     """Opened within the deadline. A class, since one made of a generator costs several times as much."""
 
@@ -188,7 +199,7 @@ class _InTime:
         self._run, self._opened = run, opened
 
     async def __aenter__(self) -> LaneAnswer:
-        async with self._run.within_deadline():
+        with self._run.within_deadline():
             return await self._opened.__aenter__()
 
     async def __aexit__(
@@ -198,29 +209,40 @@ class _InTime:
 
 
 class _Scope:
-    """Ends with a deadline or a lane. A class, as above."""
+    """Ends with a deadline or a lane, by the rules of `asyncio.timeout`; without a deadline there is no timer."""
 
     def __init__(self, lane: Lane, left_s: float | None) -> None:
         self._lane = lane
-        self._limit = asyncio.timeout(left_s)
-        self._has_failed = False
+        self._left_s = left_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._end: APIError | None = None
+        """Why the task was cancelled from here."""
 
-    async def __aenter__(self) -> None:
-        await self._limit.__aenter__()
+    def __enter__(self) -> None:
+        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._num_cancels = self._task.cancelling()
         self._lane.on_failure.add(self._fail)
+        if self._left_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._left_s, self._expire)
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lane.on_failure.discard(self._fail)
-        try:
-            await self._limit.__aexit__(kind, error, trace)
-        except TimeoutError as end:
-            if self._has_failed:
-                raise LaneFailed(f"lane {self._lane.name} failed") from end
-            raise DeadlineExceeded("the request's deadline passed") from end
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._end is None:
+            return
+        if self._task.uncancel() <= self._num_cancels and kind is asyncio.CancelledError:
+            raise self._end from error
 
     def _fail(self) -> None:
-        if not self._limit.expired():
-            self._has_failed = True
-            self._limit.reschedule(asyncio.get_running_loop().time())
+        self._stop(LaneFailed(f"lane {self._lane.name} failed"))
+
+    def _expire(self) -> None:
+        self._stop(DeadlineExceeded("the request's deadline passed"))
+
+    def _stop(self, end: APIError) -> None:
+        if self._end is None:
+            self._end = end
+            self._task.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -17,14 +18,14 @@ _OURS = "x-outrider-"
 
 def plan_headers(run: Run) -> dict[str, str]:
     """What every answer to a decided request carries, failures included."""
-    values = {
-        "drafter": run.plan.drafter,
-        "k": str(run.plan.k),
-        "lane": run.lane.name,
-        "workload": run.decision.workload,
-        "rule": run.decision.rule,
-        "queue-ms": f"{1000 * run.outcome.phases.get('admit', 0.0):.3f}",
-    }
+    decision, queued_s = run.decision, run.outcome.phases.get("admit", 0.0)
+    headers = _plan_headers(run.plan.drafter, run.plan.k, run.lane.name, decision.workload, decision.rule)
+    return headers | {_OURS + "queue-ms": f"{1000 * queued_s:.3f}"}
+
+
+@lru_cache(maxsize=256)
+def _plan_headers(drafter: str, k: int, lane: str, workload: str, rule: str) -> dict[str, str]:
+    values = {"drafter": drafter, "k": str(k), "lane": lane, "workload": workload, "rule": rule}
     return {_OURS + name: _printable(value) for name, value in values.items()}
 
 
@@ -54,27 +55,38 @@ def without_stats(run: Run, raw: bytes, chunk: Mapping[str, Any]) -> bytes | Non
 
     None when nothing is left that the client could miss.
     """
+    others = _beside_stats(run, raw, chunk)
+    if others is None:
+        return raw
+    if not others and chunk.get("choices") == [] and chunk.get("usage") is None:
+        return None
+    return splice(raw, {"sglext"}, others)
+
+
+def _beside_stats(run: Run, raw: bytes, chunk: Mapping[str, Any]) -> dict[str, bytes] | None:
+    """What is to stand in place of the member with the statistics, nothing or what else is in it; None: it stays."""
     sglext = chunk.get("sglext")
     if run.call.wants_stats or not isinstance(sglext, dict):
-        return raw
-    if any(value is not None for key, value in sglext.items() if key != DETAILS):
-        return splice(raw, {"sglext"}, {"sglext": splice_inside(raw, "sglext", {DETAILS}, {})})
-    if chunk.get("choices") == [] and chunk.get("usage") is None:
         return None
-    return splice(raw, {"sglext"}, {})
+    has_others = any(value is not None for key, value in sglext.items() if key != DETAILS)
+    return {"sglext": splice_inside(raw, "sglext", {DETAILS}, {})} if has_others else {}
 
 
-def with_report(run: Run, raw: bytes) -> bytes:
-    """The last chunk or the whole body, with the report and, when there are any, the statistics."""
-    report = run.report().model_dump_json(exclude=None if run.call.hints.verbose else {"inputs"})
-    add = {"outrider": report.encode()}
+def with_report(run: Run, raw: bytes, chunk: Mapping[str, Any] | None = None) -> bytes:
+    """The last chunk or the whole body, with the report and, when there are any, the statistics in our form.
+
+    Where `chunk` says what is in `raw`, it is also done what `without_stats` does, all at once.
+    """
+    others = None if chunk is None else _beside_stats(run, raw, chunk)
+    add = {**(others or {}), "outrider": orjson.dumps(run.report())}
     stats = run.outcome.stats
     # vLLM leaves the object out for several choices, since the counts would not be one sequence's.
     if stats is not None and run.call.num_choices == 1:
         ours = {"speculative_decoding": orjson.dumps(_vllm_metrics(stats, run.plan.k))}
         add["metrics"] = splice_inside(raw, "metrics", set(ours), ours)
     is_batch = raw.lstrip().startswith(b"[")  # of /generate: its last answer gets the report of all
-    return splice(raw, () if is_batch else set(add), add)
+    remove = () if is_batch else add.keys() if others is None else {"sglext", *add}
+    return splice(raw, remove, add)
 
 
 def _vllm_metrics(stats: SpecStats, k: int) -> dict[str, object]:

@@ -14,6 +14,7 @@ from outrider.gateway.schema import parse_body
 
 #: Client headers that go on to the lane.
 _FORWARDED = ("traceparent", "tracestate")
+_NO_HINTS = Hints()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def read_call(arrival: Arrival, raw: bytes, limits: AdmissionSection) -> Call:
         path=path,
         raw=raw,
         body=fields.for_policy(parsed.body),
-        hints=fields.outrider or Hints(),
+        hints=fields.outrider or _NO_HINTS,
         model=fields.model,
         is_stream=fields.stream is True,
         wants_stats=parsed.body.get("return_spec_tokens_details") is True,

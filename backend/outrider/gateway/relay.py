@@ -13,7 +13,7 @@ from aiohttp import web
 
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneFailed
-from outrider.gateway.attach import passed_headers, plan_headers, take_stats, with_report, without_stats
+from outrider.gateway.attach import passed_headers, plan_headers, take_stats, with_report
 from outrider.gateway.boundary import ALWAYS_HEADERS
 from outrider.runtimes.client import LaneAnswer
 from outrider.runtimes.dialects import dialect_of
@@ -66,7 +66,7 @@ async def whole_body(run: Run) -> tuple[bytes, Mapping[str, str]]:
     The run has not succeeded yet: that is for the caller to say.
     """
     async with run.open() as answer:
-        async with run.within_deadline():
+        with run.within_deadline():
             raw = await answer.body()
         run.saw_event()
     dialect, bodies = dialect_of(run.call.path), read_answers(raw)
@@ -77,8 +77,7 @@ async def whole_body(run: Run) -> tuple[bytes, Mapping[str, str]]:
     counts = [count for body in bodies if (count := dialect.completion_tokens(body)) is not None]
     run.outcome.num_completion_tokens = sum(counts) if counts else None
     run.outcome.text = dialect.text(bodies[0])
-    shown = with_report(run, without_stats(run, raw, bodies[0]) or raw)
-    return shown, passed_headers(answer.headers)
+    return with_report(run, raw, bodies[0]), passed_headers(answer.headers)
 
 
 async def relay_stream(request: web.Request, relay: Relay) -> web.StreamResponse:
@@ -96,12 +95,13 @@ async def relay_stream(request: web.Request, relay: Relay) -> web.StreamResponse
 async def copy_stream(answer: LaneAnswer, relay: Relay, sink: Sink) -> None:
     """One write per packet of the lane, until the end or the first failure."""
     try:
-        async with relay.run.within_deadline(), aclosing(answer.packets()) as packets:
-            async for events in packets:
-                await _send(relay, sink, relay.feed(events))
-                if relay.failure is not None:
-                    return
-                await _send(relay, sink, await relay.settle())
+        with relay.run.within_deadline():
+            async with aclosing(answer.packets()) as packets:
+                async for events in packets:
+                    await _send(relay, sink, relay.feed(events))
+                    if relay.failure is not None:
+                        return
+                    await _send(relay, sink, await relay.settle())
         await _send(relay, sink, relay.end())
     except APIError as error:
         if not relay.is_over:  # else all was told, and only the connection's end was waited for

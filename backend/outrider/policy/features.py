@@ -174,7 +174,7 @@ def _name(value: object) -> str | None:
 
 def _surfaces(body: Mapping[str, Any], temperature: float, *, has_images: bool) -> dict[Surface, str]:
     """What the request's law and content use. A greedy law is not changed by what only cuts or draws."""
-    wanted: dict[Surface, str] = {surface: name for name, surface, nothing in _ASKED if body.get(name) not in nothing}
+    wanted = _wanted(body, _ASKED)
     # 0 asks for those of the written tokens, and in Python it equals False.
     if body.get("logprobs") is not None and body["logprobs"] is not False:
         wanted["logprobs"] = "logprobs"
@@ -184,14 +184,21 @@ def _surfaces(body: Mapping[str, Any], temperature: float, *, has_images: bool) 
         wanted["images"] = "messages"
     if temperature > 0:
         wanted["temperature"] = "temperature"
-        wanted.update({surface: name for name, surface, nothing in _DRAWN if body.get(name) not in nothing})
+        wanted |= _wanted(body, _DRAWN)
         if body.get("top_k") not in (None, -1) and body.get("top_p") not in (None, 1):
             wanted["top_k_top_p"] = "top_p"
     return wanted
 
 
+_Asked = tuple[tuple[str, Surface, tuple[object, ...]], ...]
+
+
+def _wanted(body: Mapping[str, Any], asked: _Asked) -> dict[Surface, str]:
+    return {surface: name for name, surface, nothing in asked if name in body and body[name] not in nothing}
+
+
 #: Fields, the surface that each asks for, and the values that ask for nothing; the last ones matter to draws only.
-_ASKED: tuple[tuple[str, Surface, tuple[object, ...]], ...] = (
+_ASKED: _Asked = (
     ("frequency_penalty", "penalties", (None, 0)),
     ("presence_penalty", "penalties", (None, 0)),
     ("repetition_penalty", "penalties", (None, 1)),
@@ -203,7 +210,7 @@ _ASKED: tuple[tuple[str, Surface, tuple[object, ...]], ...] = (
     ("lora_path", "lora", (None, "")),
     ("image_data", "images", (None, "", [])),
 )
-_DRAWN: tuple[tuple[str, Surface, tuple[object, ...]], ...] = (
+_DRAWN: _Asked = (
     ("min_p", "min_p", (None, 0)),
     ("seed", "seed", (None,)),
 )

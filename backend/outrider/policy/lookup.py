@@ -37,9 +37,10 @@ def told_share(tokens: Sequence[Hashable]) -> float:
     followers: dict[tuple[Hashable, Hashable], Hashable] = {}
     told = 0
     for pair, follower in zip(pairwise(tokens), tokens[2:], strict=False):
-        if followers.get(pair) == follower:
+        if pair in followers and followers[pair] == follower:
             told += 1
-        followers[pair] = follower
+        else:
+            followers[pair] = follower
     return told / (len(tokens) - _MIN_MATCH)
 
 

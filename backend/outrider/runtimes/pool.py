@@ -49,10 +49,11 @@ class Pool:
 
         ModelNotFound when no lane serves it; LaneUnavailable while some lane's models are still unknown.
         """
+        for lane in self.lanes:
+            for card in lane.models:
+                if card.id == model:
+                    return card
         cards = self.models()
-        for card in cards:
-            if card.id == model:
-                return card
         known = ", ".join(card.id for card in cards)
         if not all(lane.models for lane in self.lanes):
             raise self._unavailable()

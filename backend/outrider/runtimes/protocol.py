@@ -97,8 +97,8 @@ def read_stats(details: object) -> SpecStats | None:
     """
     entries = details if isinstance(details, list) else [details]
     read = [stats for stats in map(_read_entry, entries) if stats is not None]
-    if not read:
-        return None
+    if len(read) < 2:
+        return read[0] if read else None
     proposed = [stats.num_proposed for stats in read if stats.num_proposed is not None]
     by_draft = [stats.by_draft for stats in read if stats.by_draft is not None]
     return SpecStats(
@@ -125,7 +125,7 @@ def _read_entry(entry: object) -> SpecStats | None:
     stats = SpecStats(
         num_verify_steps=_count(entry.get("spec_verify_ct")),
         num_accepted=_count(entry.get("spec_num_correct_drafts")),
-        histogram=tuple(_count(bucket) for bucket in histogram),
+        histogram=tuple(map(_count, histogram)),
         num_proposed=None if proposed is None else _count(proposed),
         by_draft=tuple(_count(count) for count in by_draft) if isinstance(by_draft, list) else None,
     )
@@ -135,7 +135,7 @@ def _read_entry(entry: object) -> SpecStats | None:
 
 
 def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not a count")
     return value
 

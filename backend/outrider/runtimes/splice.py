@@ -5,25 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 import orjson
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
-_KEY = re.compile(rb"\s*+(" + _STRING + rb")\s*+:", re.DOTALL)
-_PLAIN = re.compile(rb"\s*+(?:" + _STRING + rb"|[^\s,\[\]{}]++)?+", re.DOTALL)
-_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+([\[\]{}])", re.DOTALL)
-_END = re.compile(rb"\s*+([,}])")
-_OPEN = b"{["
+_FLAT = rb'[^"\[\]{}]++|' + _STRING
+#: An array or object; one that is nested deeper is passed over bracket by bracket.
+_NESTED = rb"[\[{](?:" + _FLAT + rb")*+[\]}]"
+for _ in range(10):
+    _NESTED = rb"[\[{](?:" + _FLAT + rb"|" + _NESTED + rb")*+[\]}]"
+_VALUE = rb"\s*+(?:" + _STRING + rb"|" + _NESTED + rb"|[^\s,\[\]{}]++)?+\s*+"
+_MEMBER = re.compile(rb"\s*+(" + _STRING + rb")\s*+:(" + _VALUE + rb")", re.DOTALL)
+_BRACKET = re.compile(rb"(?:" + _FLAT + rb")*+([\[\]{}])\s*+", re.DOTALL)
+_OPEN, _END = b"{[", b",}"
 
-
-class _Member(NamedTuple):
-    """One member with the white space around it: `raw[start:end]` lies between two commas or braces."""
-
-    key: str
-    start: int
-    value_at: int
-    end: int
+#: Key, and where the member begins, its value begins and both end, with the white space around them.
+_Member = tuple[str, int, int, int]
 
 
 def splice(raw: bytes, remove: Collection[str], add: Mapping[str, bytes]) -> bytes:
@@ -34,7 +31,7 @@ def splice(raw: bytes, remove: Collection[str], add: Mapping[str, bytes]) -> byt
     if _may_hold(raw, remove):
         begin, end = raw.index(b"{") + 1, raw.rindex(b"}")
         members = _members(raw)
-        kept = [raw[member.start : member.end] for member in members if member.key not in remove]
+        kept = [raw[start:stop] for key, start, _, stop in members if key not in remove]
         raw = raw[:begin] + (b",".join(kept) if members else raw[begin:end]) + raw[end:]
     return _append(raw, add)
 
@@ -43,14 +40,14 @@ def value_of(raw: bytes, key: str) -> bytes | None:
     """The bytes of the value at `key`, the last one when it stands twice, as parsers take it; None when absent."""
     if not _may_hold(raw, (key,)):
         return None
-    values = [raw[member.value_at : member.end] for member in _members(raw) if member.key == key]
+    values = [raw[at:end] for name, _, at, end in _members(raw) if name == key]
     return values[-1].strip() if values else None
 
 
 def splice_inside(raw: bytes, key: str, remove: Collection[str], add: Mapping[str, bytes]) -> bytes:
     """The value at `key`, edited by `splice`; an object of `add` alone when it is absent or not an object."""
     value = value_of(raw, key)
-    return splice(value if value is not None and value.startswith(b"{") else b"{}", remove, add)
+    return splice(value, remove, add) if value and value.startswith(b"{") else _append(b"{}", add)
 
 
 def _append(raw: bytes, add: Mapping[str, bytes]) -> bytes:
@@ -73,31 +70,27 @@ def _may_hold(raw: bytes, keys: Collection[str]) -> bool:
 def _members(raw: bytes) -> list[_Member]:
     found: list[_Member] = []
     start = raw.index(b"{") + 1
-    while key := _KEY.match(raw, start):
-        position = _required(_PLAIN, raw, key.end()).end()
-        if raw[position] in _OPEN:
-            position = _after_nested(raw, position + 1)
-        end = _required(_END, raw, position)
-        found.append(_Member(orjson.loads(key[1]), start, key.end(), end.start(1)))
-        start = end.end()
+    while match := _MEMBER.match(raw, start):
+        end = match.end()
+        if raw[end] in _OPEN:
+            end = _after_nested(raw, end + 1)
+        if raw[end] not in _END:
+            raise ValueError(f"not a valid JSON object, from byte {end} on")
+        found.append((orjson.loads(match[1]), start, match.start(2), end))
+        start = end + 1
     return found
 
 
 def _after_nested(raw: bytes, position: int) -> int:
-    """Where the array or object that was opened just before `position` ends."""
+    """Where the array or object that was opened just before `position` ends, and white space after it."""
     depth = 1
     while depth:
-        bracket = _required(_BRACKET, raw, position)
+        bracket = _BRACKET.match(raw, position)
+        if bracket is None:
+            raise ValueError(f"not a valid JSON object, from byte {position} on")
         depth += 1 if bracket[1] in (b"{", b"[") else -1
         position = bracket.end()
     return position
-
-
-def _required(pattern: re.Pattern[bytes], raw: bytes, position: int) -> re.Match[bytes]:
-    found = pattern.match(raw, position)
-    if found is None:
-        raise ValueError(f"not a valid JSON object, from byte {position} on")
-    return found
 
 
 #: The names that are looked for are few and constant.
