@@ -20,6 +20,7 @@ from outrider.training import Kind
 from outrider.training.corpus import Corpus, Progress, natural_texts
 from outrider.training.eagle import EagleRecipe
 from outrider.training.features import cache_features, residual_rms, windows
+from outrider.training.gather import gather
 from outrider.training.medusa import MedusaRecipe
 from outrider.training.plots import can_plot, plot
 from outrider.training.recipes import TEMPERATURES, Output, Recipe, Scores
@@ -65,7 +66,7 @@ class Trained:
 def run(job: Job, progress: Progress) -> Trained:
     """Killed at any moment and started again with the same folders, it goes on; ModelError when it cannot, because
     the job or its texts became others."""
-    engine = Engine(job.model, EngineLimits(max_running=32, max_total_tokens=32768, context_length=None))
+    engine = Engine(job.model, EngineLimits(max_running=1, max_total_tokens=4096))
     stored = read_state(job.out / "run")
     selection = _selection(job, engine, stored, progress)
     output = output_for(job, engine, selection.token_ids)
@@ -92,7 +93,8 @@ def _selection(job: Job, engine: Engine, stored: Mapping[str, Any] | None, progr
     """A new run's texts, of which the target first writes more; those of the stored one."""
     corpus, vocab_size = Corpus(job.data), engine.model.config.vocab_size
     if stored is None:
-        corpus.extend(engine, job.num_tokens, 60 * job.minutes * DATA_SHARE, progress)
+        limits = job.num_tokens, 60 * job.minutes * DATA_SHARE
+        gather(engine.model, engine.tokenizer, corpus, job.data / "states", limits, progress)
     natural = [] if job.text is None else natural_texts(engine.tokenizer, job.text, job.num_tokens)
     texts = [*corpus.texts, *natural]
     if stored is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from outrider.engine.drafters.eagle_tree import TOP_K
-from outrider.training.features import Batch
+from outrider.training.features import Batch, Window
 
 #: Temperatures at which the overlap of draft and target law is reported.
 TEMPERATURES = (0.0, 0.5, 1.0)
@@ -43,8 +43,11 @@ class Recipe(Protocol):
     def parameters(self) -> dict[str, torch.Tensor]:
         """What is trained, by name in the checkpoint."""
 
-    def loss(self, batch: Batch, seed: int) -> torch.Tensor:
-        """`seed`: of noise; the same seed gives the same loss again."""
+    def prepare(self, windows: Iterable[Window]) -> None:
+        """Once, before the first step: from these, in random order, what a closed form gives."""
+
+    def loss(self, batch: Batch, seed: int, done: float) -> torch.Tensor:
+        """`seed`: of noise; the same seed gives the same loss again. `done`: share of the training time."""
 
     def depths(self, batch: Batch) -> list[Depth]:
         """Predictions of answers' tokens at each depth when what was drafted before was right."""
