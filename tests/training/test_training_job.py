@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from outrider.engine.attention import Segment
@@ -153,6 +154,27 @@ def test_a_run_keeps_what_it_began_with(model: Path, data: Path, tmp_path: Path)
     (tmp_path / "texts.jsonl").write_text("\n".join(lines[1:]) + "\n")
     with pytest.raises(ModelError, match="not all there as they were"):
         run(job, quiet)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
+def test_a_head_is_trained_further(model: Path, data: Path, tmp_path: Path, kind: Kind) -> None:
+    """A new run takes the parameters of another head, and says so; a head of another kind is refused."""
+    first = Job(kind, model, tmp_path / "first", data, minutes=0.03, num_tokens=1000, draft_vocab=64, command="one")
+    run(first, quiet)
+    engine = Engine(model, LIMITS)
+    recipe = recipe_for(first, engine, output_for(first, engine, torch.arange(64)))
+    recipe.begin_with(first.out, engine.model.config)
+    recipe.prepare(iter(()))
+    stored = safetensors.torch.load_file(next(first.out.glob("*.safetensors")))
+    assert all(torch.equal(tensor.half(), stored[name]) for name, tensor in recipe.parameters.items())
+    second = replace(first, out=tmp_path / "second", begin_with=first.out, command="two")
+    run(second, quiet)
+    assert "Begun with a head of" in (second.out / "README.md").read_text()
+    note = json.loads((second.out / "config.json").read_text())["outrider"]
+    assert note["command"] == "two" and note["begun_with"]["command"] == "one"
+    other = replace(second, kind="eagle" if kind == "medusa" else "medusa", out=tmp_path / "third")
+    with pytest.raises(ModelError):
+        run(other, quiet)
 
 
 def test_the_card_tells_of_natural_text(model: Path, data: Path, tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 
 from outrider.engine.checkpoint import ModelConfig, Weights
-from outrider.engine.drafters.eagle_checkpoint import HeadCheckpoint, write_head
+from outrider.engine.drafters.eagle_checkpoint import HeadCheckpoint, read_head, write_head
 from outrider.engine.drafters.eagle_net import HeadConfig, Kind, build, config_for
 from outrider.engine.linear import Linear
+from outrider.errors import ModelError
 from outrider.training.features import Batch, Window
-from outrider.training.recipes import DEPTH, Depth, Output, Scores
+from outrider.training.recipes import DEPTH, Depth, Output, Scores, copy_parameters
 from outrider.training.regression import fit_next_state
 from outrider.training.unroll import UnrolledAttention
 
@@ -41,14 +42,24 @@ class EagleRecipe:
         self._output = output
         self._embedding = output.embedding
         self._config = config_for(target, kind, len(output.token_ids))
+        self._is_begun = False
         self._generator = torch.Generator(output.rows.device)
         start = initial(self._config, target, weights, output, residual_rms)
         self._tensors = {name: tensor.to(output.rows.device).requires_grad_() for name, tensor in start.items()}
 
+    def begin_with(self, folder: Path, target: ModelConfig) -> None:
+        """An EAGLE head's parameters know nothing of the draft vocabulary, an EAGLE-3 head's last matrix does."""
+        stored = read_head(folder, target)
+        ids = self._output.token_ids.cpu()
+        if "lm_head.weight" in self._tensors and (stored.token_ids is None or not torch.equal(stored.token_ids, ids)):
+            raise ModelError(f"{folder} drafts other tokens than these texts ask for")
+        copy_parameters(folder, stored.tensors, self._tensors)
+        self._is_begun = True
+
     def prepare(self, windows: Iterable[Window]) -> None:
         """EAGLE's `fc` alone guesses the next state as well as a linear map can; the layer corrects it, at first a
         little. EAGLE-3 has no such path around its layer."""
-        if self._config.kind != "eagle":
+        if self._is_begun or self._config.kind != "eagle":
             return
         weight, bias = fit_next_state(windows, self._embedding)
         with torch.no_grad():

@@ -63,7 +63,7 @@ def _states(model: LlamaModel, texts: Sequence[Text], points: tuple[int, ...]) -
         taps = Taps(points)
         model.forward([Segment(model.new_cache(len(tokens)), tokens, 0) for tokens in chosen], taps=taps)
         counts = [len(tokens) for tokens in chosen]
-        found += taps.features(points, range(sum(counts))).half().cpu().split(counts)
+        found += torch.split(taps.features(points, range(sum(counts))).half().cpu(), counts)
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from outrider.engine.checkpoint import Weights
+from outrider.engine.checkpoint import Weights, read_json
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.profile import device_name
 from outrider.errors import ModelError
@@ -51,6 +51,8 @@ class Job:
     """Of Medusa."""
     text: Path | None = None
     """Natural text to learn from first: a file, or a folder of files."""
+    begin_with: Path | None = None
+    """Folder of a head to train further, as with more texts than it was trained on."""
     command: str = ""
     """How it was started, for the card."""
 
@@ -80,6 +82,8 @@ def run(job: Job, progress: Progress) -> Trained:
     trainer = Trainer(recipe, selection, pieces, job.out / "run", settings)
     if stored is not None:
         trainer.restore(stored)
+    elif job.begin_with is not None:
+        recipe.begin_with(job.begin_with, engine.model.config)
     scores = trainer.run(progress)
     note = _note(job, selection, trainer.state, scores, device_name(engine.model.placement))
     recipe.write(job.out, note, scores)
@@ -132,6 +136,7 @@ def _note(job: Job, selection: Selection, state: TrainState, scores: Scores, dev
         "kind": job.kind,
         "base_model": job.model.name,
         "command": job.command,
+        "begun_with": None if job.begin_with is None else _origin(job.begin_with),
         "draft_vocab": len(selection.token_ids),
         "data": {
             "sha256": selection.digest,
@@ -154,9 +159,15 @@ def _note(job: Job, selection: Selection, state: TrainState, scores: Scores, dev
     }  # fmt: skip
 
 
+def _origin(folder: Path) -> dict[str, Any]:
+    """What the head there says of how it was made."""
+    note = read_json(folder / "config.json").get("outrider") or {}
+    return {name: note.get(name) for name in ("command", "data", "training", "begun_with")}
+
+
 def card(note: Mapping[str, Any], *, has_plot: bool) -> str:
     """A model card in Markdown."""
-    held_out, data = note["held_out"], note["data"]
+    held_out, data, begun = note["held_out"], note["data"], note["begun_with"]
     rows = "\n".join(f"| T {t} | " + " | ".join(map(str, rates)) + " |" for t, rates in held_out["overlap"].items())
     depths = " | ".join(f"token {i + 1}" for i in range(len(held_out["agreement"])))
     rule = "|---" * (len(held_out["agreement"]) + 1) + "|"
@@ -168,6 +179,7 @@ def card(note: Mapping[str, Any], *, has_plot: bool) -> str:
         f"# {note['kind']} head for {note['base_model']}\n\n"
         f"Drafts for this model only; what it drafts is verified, so it changes speed and never text.\n\n"
         f"- Made by: `{note['command']}`\n"
+        f"{'' if begun is None else f'- Begun with a head of: {json.dumps(begun)}{chr(10)}'}"
         f"- Data: {data['num_texts']} texts of {data['num_tokens']} tokens that the model wrote itself at "
         f"temperatures {' and '.join(f'{t:g}' for t in data['temperatures'])}, {data['num_held_out']} of them "
         f"held out\n"

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from outrider.engine.drafters.medusa import MedusaCheckpoint, write_medusa
+from outrider.engine.checkpoint import ModelConfig
+from outrider.engine.drafters.medusa import MedusaCheckpoint, read_medusa, write_medusa
 from outrider.training.features import Batch, Window
-from outrider.training.recipes import Depth, Output, Scores
+from outrider.training.recipes import Depth, Output, Scores, copy_parameters
 
 #: Weight of each head's loss against the one before (arXiv 2401.10774).
 HEAD_DECAY = 0.8
@@ -37,6 +38,9 @@ class MedusaRecipe:
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
         return self._tensors
+
+    def begin_with(self, folder: Path, target: ModelConfig) -> None:
+        copy_parameters(folder, read_medusa(folder, target).tensors, self._tensors)
 
     def prepare(self, windows: Iterable[Window]) -> None:
         """Nothing: its blocks are not linear."""

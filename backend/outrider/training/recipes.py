@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 import torch
 
+from outrider.engine.checkpoint import ModelConfig
 from outrider.engine.drafters.eagle_tree import TOP_K
+from outrider.errors import ModelError
 from outrider.training.features import Batch, Window
 
 #: Temperatures at which the overlap of draft and target law is reported.
@@ -42,6 +44,9 @@ class Recipe(Protocol):
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
         """What is trained, by name in the checkpoint."""
+
+    def begin_with(self, folder: Path, target: ModelConfig) -> None:
+        """Start from the head there in place of `prepare`; ModelError when its parameters are not these."""
 
     def prepare(self, windows: Iterable[Window]) -> None:
         """Once, before the first step: from these, in random order, what a closed form gives."""
@@ -77,6 +82,15 @@ class Scores:
             alive *= rate
             length += alive
         return length
+
+
+def copy_parameters(folder: Path, stored: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor]) -> None:
+    """ModelError when names or shapes differ."""
+    if {name: one.shape for name, one in stored.items()} != {name: one.shape for name, one in parameters.items()}:
+        raise ModelError(f"{folder} is of another kind of head")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(stored[name])
 
 
 class Output:

@@ -18,7 +18,7 @@ import torch
 from outrider.errors import ModelError
 from outrider.training.corpus import Progress
 from outrider.training.features import Batch, Window, collate
-from outrider.training.recipes import Recipe, Scores, score
+from outrider.training.recipes import Recipe, Scores, copy_parameters, score
 from outrider.training.selection import Selection
 
 #: Gradients are cut to this value, after EAGLE's recipe.
@@ -192,12 +192,7 @@ class Trainer:
         """Go on from what `read_state` gave: a run killed between two evaluations goes on from the former.
 
         ModelError when that is of a head with other parameters."""
-        parameters = self.recipe.parameters
-        shapes = {name: tensor.shape for name, tensor in stored["parameters"].items()}
-        if shapes != {name: tensor.shape for name, tensor in parameters.items()}:
-            raise ModelError(f"{self._path} is of another kind of head")
-        for name, tensor in parameters.items():
-            tensor.data.copy_(stored["parameters"][name])
+        copy_parameters(self._path, stored["parameters"], self.recipe.parameters)
         self._optimizer.load_state_dict(stored["optimizer"])
         self.state = TrainState(**json.loads(stored["state"]))
         self._plan = self._planned()

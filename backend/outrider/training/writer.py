@@ -106,7 +106,7 @@ class Writer:
         logits = self._model.forward([Segment(s.cache, tuple(s.unread), 1) for s in sheets], taps=taps)
         counts = [len(sheet.unread) for sheet in sheets]
         states = taps.features(self._points, range(sum(counts))).half().cpu()
-        for sheet, own in zip(sheets, states.split(counts), strict=True):
+        for sheet, own in zip(sheets, torch.split(states, counts), strict=True):
             sheet.states.append(own)
         chosen = logits.argmax(dim=-1)
         warm = [i for i, sheet in enumerate(sheets) if sheet.temperature > 0]

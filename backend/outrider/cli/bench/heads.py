@@ -180,9 +180,8 @@ def _record(folder: Path, name: str, greedy: Samples) -> None:
     from outrider.workloads.conditions import conditions
 
     arms = [s.arm for s in greedy.settings if s.arm.split()[0] == name and "int8" not in s.arm]
-    best = greedy.best_of(arms)
-    gain = None if best is None else greedy.ratio(best, SETTING_OFF)
-    length = None if best is None else accept_length(greedy.of(best))
+    best = greedy.best_of(arms) or SETTING_OFF
+    gain, length = greedy.ratio(best, SETTING_OFF), accept_length(greedy.of(best))
     if gain is None or length is None:
         raise ConfigError(f"{folder}: too few answers to say what it is worth: allow more minutes")
     machine = f"{conditions()['cpu']}"
