@@ -42,7 +42,7 @@ def test_a_head_is_trained_and_measured(tmp_path: Path) -> None:
     assert {row["drafts"].partition(" k=")[0] for row in rows} == {"off", *arms}
     assert all(row["same text"] == 1.0 for row in rows if row["T"] == "0.0" and row["drafts"] != "off")
     assert all(1.0 <= row["accept length"] <= 11.0 for row in rows if "accept length" in row)
-    assert tables["accept length by task"][0]["task"] == "chat"
+    assert tables["accept length by task"][0]["task"] == "tools"
     assert len(tables["aims"]) == 5
     lengths = {row["drafts"]: row.get("accept length") for row in rows if row["T"] == "0.0"}
     assert lengths["draft_model chain k=4"] == pytest.approx(5.0), "the target drafts for itself"

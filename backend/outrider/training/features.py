@@ -88,7 +88,8 @@ class Window:
 
 
 def windows(texts: Sequence[Text], paths: Sequence[Path], columns: Sequence[int], size: int) -> list[Window]:
-    """All texts in pieces of at most `size` tokens, with the states of these points (by number) in memory."""
+    """All texts in pieces of at most `size` tokens, with the states of these points (by number) in memory; without
+    those that hold nothing of an answer."""
     found = []
     for shard, path in enumerate(paths):
         with safe_open(path, framework="pt") as opened:
@@ -100,7 +101,7 @@ def windows(texts: Sequence[Text], paths: Sequence[Path], columns: Sequence[int]
                 for start in range(0, len(tokens), size):
                     part = slice(start, start + size)
                     num_prompt = max(0, len(text.prompt_ids) - start)
-                    if len(tokens[part]) > 4:
+                    if len(tokens[part]) > max(4, num_prompt):
                         found.append(Window(tokens[part], states[part], num_prompt, text))
     return found
 

@@ -43,7 +43,7 @@ class TrainSettings:
     seconds: float
     """Of training, not counting data; what a killed run has used counts."""
     learning_rate: float = 6e-4
-    batch_tokens: int = 1024
+    batch_tokens: int = 512
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
     """Seconds; what a run does depends on nothing else that changes."""

@@ -11,7 +11,6 @@ from typing import Any
 from outrider.cli.bench.aims import Aim, at_least
 from outrider.cli.bench.samples import SETTING_OFF, Sample, Samples, Setting, accept_length
 
-TEMPERATURES = (0.0, 0.5, 1.0)
 #: Depths whose agreement is shown.
 DEPTHS = 4
 #: What the heads are meant to reach, greedily.
@@ -25,8 +24,8 @@ CODE = ("code", "spec coding")
 def head_rows(samples: Samples) -> list[dict[str, Any]]:
     """A row for each way to draft and temperature, over all tasks."""
     rows = []
-    for temperature in TEMPERATURES:
-        part = Samples([sample for sample in samples.all if sample.case.temperature == temperature])
+    for temperature in _temperatures(samples):
+        part = at_temperature(samples, temperature)
         for setting in part.settings:
             answers = [sample for sample in part.of(setting) if sample.stats is not None]
             row: dict[str, Any] = {"T": str(temperature), "drafts": str(setting), "tokens/s": part.speed(setting)}
@@ -48,7 +47,7 @@ def grid(samples: Samples) -> list[dict[str, Any]]:
     """Accept length over task, temperature and drafter."""
     rows = []
     for group in samples.groups:
-        for temperature in TEMPERATURES:
+        for temperature in _temperatures(samples):
             part = [s for s in samples.in_groups([group]).all if s.case.temperature == temperature]
             row: dict[str, Any] = {"task": group, "T": str(temperature)}
             for setting in samples.settings:
@@ -71,6 +70,10 @@ def _hazards(answers: Sequence[Sample]) -> list[float]:
             for depth in range(min(accepted, DEPTHS) + 1):
                 reached[depth] += count
     return [further / here for here, further in pairwise(reached) if here]
+
+
+def _temperatures(samples: Samples) -> list[float]:
+    return sorted({case.temperature for case in samples.cases})
 
 
 def at_temperature(samples: Samples, temperature: float) -> Samples:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.cli.bench.head_tables import TEMPERATURES, at_temperature, grid, head_aims, head_rows
+from outrider.cli.bench.head_tables import at_temperature, grid, head_aims, head_rows
 from outrider.cli.bench.samples import SETTING_OFF, Case, Sample, Samples, Setting, accept_length
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     Make = Callable[[GenerateRequest], Drafter]
 
+TEMPERATURES = (0.0, 0.5, 1.0)
 SEED = 11
 
 
@@ -65,6 +66,9 @@ def heads(  # noqa: PLR0913 - one parameter per flag
     spec_bench: Annotated[Path | None, typer.Option(help="Spec-Bench's questions, one JSON object a line.")] = None,
     k: Annotated[int, typer.Option(min=1, max=16, help="Draft tokens a step, of chains and trees alike.")] = 4,
     tree_k: Annotated[int, typer.Option(min=1, max=16, help="Nodes of larger trees, which are measured too.")] = 10,
+    temperature: Annotated[
+        list[float], typer.Option(help="Of the answers; may be given again. Aims are of greedy ones.")
+    ] = list(TEMPERATURES),  # noqa: B006 - typer copies it
     minutes: Annotated[float, typer.Option(min=0.1, help="Time for all of it.")] = 10.0,
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 96,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
@@ -83,10 +87,12 @@ def heads(  # noqa: PLR0913 - one parameter per flag
 
     if heat_map is not None and not can_plot():
         raise typer.BadParameter("needs matplotlib: pip install 'outrider[plots]'", param_hint="--heat-map")
+    if record and 0.0 not in temperature:
+        raise ConfigError("--record: what a head is worth is said of greedy answers, so of --temperature 0 too")
     engine = Engine(locate(model, cache_dir()), EngineLimits())
     arms = dict(_arms(engine, eagle, medusa, locate(draft_model, cache_dir()) if draft_model else None))
     measured = Samples(
-        list(_answers(engine, arms, _settings(arms, k, tree_k), _cases(spec_bench, max_tokens), minutes))
+        list(_answers(engine, arms, _settings(arms, k, tree_k), _cases(spec_bench, max_tokens, temperature), minutes))
     )
     tables = {
         "drafts against off": head_rows(measured),
@@ -100,13 +106,8 @@ def heads(  # noqa: PLR0913 - one parameter per flag
         json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     if heat_map is not None:
         draw_heat_map(grid(measured), heat_map)
-
-    if record:
-        for name, folder in (
-            *((_name(folder), folder) for folder in eagle),
-            *([("medusa", medusa)] if medusa else []),
-        ):
-            _record(folder, name, at_temperature(measured, 0.0))
+    for folder in (*eagle, *([medusa] if medusa else [])) if record else ():
+        _record(folder, "medusa" if folder == medusa else _name(folder), at_temperature(measured, 0.0))
 
 
 def _settings(arms: Mapping[str, Make], k: int, tree_k: int) -> list[Setting]:
@@ -203,7 +204,7 @@ def _hybrid(make: Callable[[GenerateRequest], EagleDrafter], request: GenerateRe
     return HybridDrafter(make(request), request.prompt_ids)
 
 
-def _cases(spec_bench: Path | None, max_tokens: int) -> Iterator[Case]:
+def _cases(spec_bench: Path | None, max_tokens: int, temperatures: Sequence[float]) -> Iterator[Case]:
     """Held-out prompts and questions by turns, each at every temperature; endless."""
     from outrider.training.prompts import is_held_out, prompts
     from outrider.workloads.spec_bench import load_questions, sample
@@ -214,7 +215,7 @@ def _cases(spec_bench: Path | None, max_tokens: int) -> Iterator[Case]:
         found = [(f"own-{p.index}", p.task, p.text) for p in islice(held_out, 2)]
         found += [(f"spec-{q.question_id}", f"spec {q.category}", q.turns[0]) for q in islice(questions, 2)]
         for name, group, text in found:
-            for temperature in TEMPERATURES:
+            for temperature in temperatures:
                 yield Case(f"{name}-{temperature}", group, text, temperature, max_tokens)
 
 
