@@ -8,7 +8,7 @@ from outrider.training.corpus import Text
 from outrider.training.features import Window
 from outrider.training.regression import fit_next_state
 
-HIDDEN, VOCAB = 6, 9
+HIDDEN, VOCAB = 6, 60
 
 
 def test_a_linear_rule_is_found() -> None:
@@ -22,7 +22,7 @@ def test_a_linear_rule_is_found() -> None:
         # What stands in the prompt follows no rule.
         states = [5 * torch.randn(HIDDEN, generator=generator) for _ in range(10)]
         for token in tokens[10:]:
-            noise = torch.randn(HIDDEN, generator=generator)
+            noise = 0.5 * torch.randn(HIDDEN, generator=generator)
             states.append(rule @ torch.cat([embedding[token], states[-1]]) + 2.0 + noise)
         text = Text(i, "chat", 0.0, "?", (), ())
         windows.append(Window(tokens, torch.stack(states).unsqueeze(1).half(), 10, text))

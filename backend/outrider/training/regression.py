@@ -17,20 +17,21 @@ def fit_next_state(windows: Iterable[Window], embedding: torch.Tensor) -> tuple[
     """Ridge regression of an answer's states on the token there and the state before: weight [h, 2 h] and bias [h]
     on the CPU, of embedding and state side by side."""
     hidden = embedding.shape[1]
-    inner = torch.zeros(2 * hidden + 1, 2 * hidden + 1, dtype=torch.double)
-    outer = torch.zeros(2 * hidden + 1, hidden, dtype=torch.double)
-    num_rows = 0
+    # Sums of products of [token, state before, state, 1], from which all moments follow.
+    sums = torch.zeros(3 * hidden + 1, 3 * hidden + 1, dtype=torch.double)
     for window in windows:
-        first = max(1, window.num_prompt - 1)
+        first = max(1, window.num_prompt)
         states, tokens = window.states[:, -1].float(), window.token_ids[first:]
         embedded = F.embedding(tokens.to(embedding.device), embedding).cpu()
-        known = torch.cat([embedded, states[first - 1 : -1], torch.ones(len(tokens), 1)], dim=1)
-        inner += (known.T @ known).double()
-        outer += (known.T @ states[first:]).double()
-        num_rows += len(tokens)
-        if num_rows >= MAX_ROWS:
+        rows = torch.cat([embedded, states[first - 1 : -1], states[first:], torch.ones(len(tokens), 1)], dim=1)
+        sums += (rows.T @ rows).double()
+        if sums[-1, -1] >= MAX_ROWS:
             break
-    # Embeddings are much smaller than states, so that each is held by its own size.
-    size = inner.diagonal().clamp(min=1e-6 * float(inner.diagonal().mean()))
-    found = torch.linalg.solve(inner + RIDGE * size.diag(), outer).float()
-    return found[:-1].T.contiguous(), found[-1]
+    mean = sums[-1, :-1] / sums[-1, -1]
+    moments = sums[:-1, :-1] / sums[-1, -1] - mean.outer(mean)
+    known, goal = slice(0, 2 * hidden), slice(2 * hidden, None)
+    inner = moments[known, known]
+    # Each is held by its own spread: embeddings are much smaller than states.
+    held = inner.diagonal().clamp(min=1e-6 * float(inner.diagonal().mean())).diag()
+    weight = torch.linalg.solve(inner + RIDGE * held, moments[known, goal]).T
+    return weight.float().contiguous(), (mean[goal] - weight @ mean[known]).float()
