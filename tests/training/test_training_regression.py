@@ -15,7 +15,7 @@ def test_a_linear_rule_is_found() -> None:
     """States that follow from token and state before by a matrix, and noise, give that matrix, from answers alone."""
     generator = torch.Generator().manual_seed(0)
     embedding = torch.randn(VOCAB, HIDDEN, generator=generator)
-    rule = 0.3 * torch.randn(HIDDEN, 2 * HIDDEN, generator=generator)
+    rule = 0.15 * torch.randn(HIDDEN, 2 * HIDDEN, generator=generator)
     windows = []
     for i in range(40):
         tokens = torch.randint(VOCAB, (200,), generator=generator)
