@@ -22,9 +22,9 @@ from outrider.training.unroll import UnrolledAttention
 #: Weight of the token loss beside that of the states, and of each later unrolled step against the one before.
 TOKEN_WEIGHT = 0.1
 STEP_DECAY = 0.8
-#: Draft steps that training unrolls, and the share of its time after which it does: before, one is three times as
-#: fast, and what is drafted from true states must be right first.
-UNROLLED, UNROLLED_FROM = 3, 0.5
+#: Draft steps that training unrolls, and the share of its time after which it always does. Before, it does so in one
+#: batch of so many: what is drafted from true states must be right first, and one step is three times as fast.
+UNROLLED, UNROLLED_FROM, UNROLLED_EVERY = 3, 0.5, 3
 #: Uniform noise of this size is added to the target's states, which drafts only guess.
 NOISE = 0.1
 #: Of what the target's last layer adds, the part that an EAGLE head's layer adds at first.
@@ -78,7 +78,7 @@ class EagleRecipe:
 
     def loss(self, batch: Batch, seed: int, done: float) -> torch.Tensor:
         """Of what follows an answer's tokens: what users write is not drafted."""
-        count = UNROLLED if done >= UNROLLED_FROM else 1
+        count = UNROLLED if done >= UNROLLED_FROM or seed % UNROLLED_EVERY == 0 else 1
         self._generator.manual_seed(seed)
         goal = batch.states[:, :, -1].roll(-1, dims=1)
         wanted = batch.answer.roll(-1, dims=1)

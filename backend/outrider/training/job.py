@@ -78,7 +78,8 @@ def run(job: Job, progress: Progress) -> Trained:
     if job.text is not None:
         paths = cache_features(engine.model, selection.natural, job.data / f"natural-{job.text.name}", progress)
         pieces += windows(selection.natural, paths, recipe.columns, WINDOW)
-    settings = TrainSettings(60 * job.minutes * TRAIN_SHARE, RATES[job.kind])
+    clock = _busy_s if engine.model.placement.is_cpu else time.monotonic
+    settings = TrainSettings(60 * job.minutes * TRAIN_SHARE, RATES[job.kind], clock=clock)
     trainer = Trainer(recipe, selection, pieces, job.out / "run", settings)
     if stored is not None:
         trainer.restore(stored)
@@ -91,6 +92,12 @@ def run(job: Job, progress: Progress) -> Trained:
         plot(trainer.state, job.out / "training.png")
     (job.out / "README.md").write_text(card(note, has_plot=can_plot()), encoding="utf-8")
     return Trained(scores, trainer.state)
+
+
+def _busy_s() -> float:
+    """Seconds that all threads were busy: a run on a machine that others use, or that is stopped for a while, trains
+    as much as one alone."""
+    return time.process_time() / torch.get_num_threads()
 
 
 def _selection(job: Job, engine: Engine, stored: Mapping[str, Any] | None, progress: Progress) -> Selection:
