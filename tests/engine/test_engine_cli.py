@@ -9,10 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from outrider.cli.main import app
+from outrider.engine.drafters.eagle_checkpoint import write_head
 from outrider.engine.drafters.layer_skip import read_layer_set
+from outrider.engine.drafters.medusa import write_medusa
+from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.profile import layers_for, read_table, table_path
 from outrider.errors import ConfigError
+from random_heads import random_head, random_medusa
 from random_llama import write_random_llama
 
 PROMPTS = """
@@ -53,6 +57,25 @@ def test_a_profile_is_stored_and_shown(tmp_path: Path, monkeypatch: pytest.Monke
     assert layers_for(folder, tmp_path / "cache", prompts) == prompts
     engine = Engine(folder, EngineLimits(max_total_tokens=512))
     assert "`outrider profile`" in (engine.drafters.warning("layer_skip") or "")
+
+
+def test_heads_and_weights_in_8_bits_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they cost is known to an engine that drafts with the same, and to no other."""
+    monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path / "cache"))
+    folder, eagle, medusa = (tmp_path / name for name in ("model", "eagle", "medusa"))
+    write_random_llama(folder, num_layers=4)
+    write_head(eagle, random_head(folder, "eagle"))
+    write_medusa(medusa, random_medusa(folder), "model")
+    options = ("--model", str(folder), "--eagle", str(eagle), "--medusa", str(medusa), "--int8", "--no-layer-search")
+    shown = profile(*options)
+    assert re.search(r"^eagle2 .* ms, each further", shown, re.MULTILINE) and "medusa" in shown
+    table = read_table(table_path(folder, tmp_path / "cache"))
+    assert table is not None and table.drafters["eagle2"].weight_bytes > 0
+    for is_int8 in (True, False):
+        drafting = DraftOptions(eagle=(eagle,), medusa=medusa, is_int8=is_int8)
+        engine = Engine(folder, EngineLimits(max_total_tokens=512), drafting)
+        known = table.with_drafters(engine.drafters.digests).drafters
+        assert ({"eagle2", "medusa"} <= known.keys()) is is_int8
 
 
 def test_one_prompt_is_too_few_to_search_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

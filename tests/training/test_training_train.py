@@ -14,6 +14,7 @@ from outrider.errors import ModelError
 from outrider.training import Kind
 from outrider.training.corpus import Corpus
 from outrider.training.features import cache_features, windows
+from outrider.training.gather import gather
 from outrider.training.job import Job, output_for, recipe_for
 from outrider.training.selection import restore, select
 from outrider.training.train import Trainer, TrainSettings, read_state
@@ -53,7 +54,7 @@ def engine(model: Path) -> Engine:
 @pytest.fixture(scope="module")
 def corpus(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     corpus = Corpus(tmp_path_factory.mktemp("data"))
-    corpus.extend(engine, 3_000, 60.0, quiet)
+    gather(engine.model, engine.tokenizer, corpus, corpus.path.parent / "states", (3_000, 60.0), quiet)
     return corpus
 
 

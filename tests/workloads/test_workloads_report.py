@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from made_result import NASTY, made_result
-
 from outrider.plots.png import can_draw
 from outrider.workloads.report import write_report
 from outrider.workloads.results import Generator

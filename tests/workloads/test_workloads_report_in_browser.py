@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from made_grid import made_grid
-from made_result import made_result
 from playwright.sync_api import Browser
 
 from browser import DESK, PHONE, Opened, chromium, opened
+from made_grid import made_grid
+from made_result import made_result
 from outrider.cli.bench.grid_report import write_grid_report
 from outrider.workloads.report import write_report
 from outrider.workloads.results import read_result, write_result

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from made_result import made_result
 
+from made_result import made_result
 from outrider.plots.svg import Plot
 from outrider.workloads.report_plots import plots
 from outrider.workloads.results import Result, Step

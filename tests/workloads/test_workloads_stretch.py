@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import mean, median
 
 import pytest
-from paced_lane import STAMP, pace, paced_lane
 
 from outrider.cli.console import run_async
 from outrider.workloads.figures import tpot_ms, ttft_ms
@@ -14,6 +13,7 @@ from outrider.workloads.stretch import Due, Turn, run_stretch
 from outrider.workloads.suite import Job
 from outrider.workloads.target import opened
 from outrider.workloads.watch import Seen, judged
+from paced_lane import STAMP, pace, paced_lane
 
 
 def measured(text: str, num: int, per_s: float | None = None) -> tuple[list[Record], Turn, Seen]:

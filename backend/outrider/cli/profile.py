@@ -23,6 +23,11 @@ _PLOT_SIZE = (100, 20)
 def profile(
     model: Annotated[str, typer.Option(help="Name of a pulled model, or a local folder.")] = DEFAULT_MODEL,
     draft_model: Annotated[str | None, typer.Option(help="Measure this draft model too.")] = None,
+    eagle: Annotated[list[Path], typer.Option(help="Measure this EAGLE or EAGLE-3 head too; one of each.")] = [],  # noqa: B006 - typer copies it
+    medusa: Annotated[Path | None, typer.Option(help="Measure these Medusa heads too.")] = None,
+    int8: Annotated[
+        bool, typer.Option(help="Measure draft model and heads with weights in 8 bits, as the engine is to use them.")
+    ] = False,
     layer_search: Annotated[
         bool, typer.Option(help="Find the layers that the drafter layer_skip leaves out; takes some minutes.")
     ] = True,
@@ -35,6 +40,7 @@ def profile(
     from outrider.engine.profile import layers_for, layers_path, table_path, with_drafter
     from outrider.engine.profile import profile as measure
     from outrider.engine.pull import locate
+    from outrider.engine.shipped import heads_for
     from outrider.engine.skip_search import find_layers
     from outrider.workloads.prompts import load_prompts
 
@@ -48,9 +54,13 @@ def profile(
     path.parent.mkdir(parents=True, exist_ok=True)
     with progress_bar() as progress:
         progress("loading the model", 0.0)
+        shipped = heads_for(folder, packaged_data("heads"))
         options = DraftOptions(
             locate(draft_model, cache_dir()) if draft_model else None,
             None if layer_search else layers_for(folder, cache_dir()),
+            tuple(eagle) or shipped.eagle,
+            medusa or shipped.medusa,
+            int8,
         )
         engine = Engine(folder, EngineLimits(), options)
         table = measure(engine, folder, progress)

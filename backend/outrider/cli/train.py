@@ -14,7 +14,7 @@ from outrider.config import DEFAULT_MODEL, cache_dir
 from outrider.training import Kind
 
 
-def train(
+def train(  # noqa: PLR0913 - one parameter per flag
     kind: Annotated[Kind, typer.Argument(help="EAGLE drafts as eagle2, EAGLE-3 as eagle3, Medusa as medusa.")],
     out: Annotated[Path, typer.Option(help="Folder of the head; its run is kept there, too.")],
     model: Annotated[str, typer.Option(help="Name of a pulled model, or a local folder.")] = DEFAULT_MODEL,
@@ -25,6 +25,9 @@ def train(
     minutes: Annotated[float, typer.Option(min=0.1, help="For all of it: texts, states and training.")] = 90.0,
     num_tokens: Annotated[int, typer.Option(min=256, help="Tokens of texts at most.")] = 400_000,
     draft_vocab: Annotated[int, typer.Option(min=16, help="Tokens that the head can draft.")] = 8192,
+    begin_with: Annotated[
+        Path | None, typer.Option(help="Folder of a head to train further, as with more texts than it has seen.")
+    ] = None,
     text: Annotated[Path | None, typer.Option(help="Natural text to learn from first: file or folder.")] = None,
 ) -> None:
     """Train heads that draft for a model; a killed run goes on when it is started again."""
@@ -41,6 +44,7 @@ def train(
         num_tokens=num_tokens,
         draft_vocab=draft_vocab,
         text=text,
+        begin_with=begin_with,
         command=shlex.join(["outrider", *sys.argv[1:]]),
     )
     with progress_bar() as progress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +10,25 @@ import torch
 import torch.nn.functional as F
 
 from outrider.engine.checkpoint import ModelConfig, Weights
-from outrider.engine.drafters.eagle_checkpoint import HeadCheckpoint, write_head
+from outrider.engine.drafters.eagle_checkpoint import HeadCheckpoint, read_head, write_head
 from outrider.engine.drafters.eagle_net import HeadConfig, Kind, build, config_for
 from outrider.engine.linear import Linear
-from outrider.training.features import Batch
-from outrider.training.recipes import DEPTH, Depth, Output, Scores
+from outrider.errors import ModelError
+from outrider.training.features import Batch, Window
+from outrider.training.recipes import DEPTH, Depth, Output, Scores, copy_parameters
+from outrider.training.regression import fit_next_state
 from outrider.training.unroll import UnrolledAttention
 
 #: Weight of the token loss beside that of the states, and of each later unrolled step against the one before.
 TOKEN_WEIGHT = 0.1
 STEP_DECAY = 0.8
-#: Draft steps that training unrolls, by kind of head.
-UNROLLED: Mapping[str, int] = {"eagle": 3, "eagle3": 3}
+#: Draft steps that training unrolls, and the share of its time after which it always does. Before, it does so in one
+#: batch of so many: what is drafted from true states must be right first, and one step is three times as fast.
+UNROLLED, UNROLLED_FROM, UNROLLED_EVERY = 3, 0.5, 3
 #: Uniform noise of this size is added to the target's states, which drafts only guess.
 NOISE = 0.1
+#: Of what the target's last layer adds, the part that an EAGLE head's layer adds at first.
+LAYER_SHARE = 0.1
 _QKV = ("q_proj", "k_proj", "v_proj")
 
 
@@ -37,10 +42,31 @@ class EagleRecipe:
         self._output = output
         self._embedding = output.embedding
         self._config = config_for(target, kind, len(output.token_ids))
-        self._num_unrolled = UNROLLED[kind]
+        self._is_begun = False
         self._generator = torch.Generator(output.rows.device)
         start = initial(self._config, target, weights, output, residual_rms)
         self._tensors = {name: tensor.to(output.rows.device).requires_grad_() for name, tensor in start.items()}
+
+    def begin_with(self, folder: Path, target: ModelConfig) -> None:
+        """An EAGLE head's parameters know nothing of the draft vocabulary, an EAGLE-3 head's last matrix does."""
+        stored = read_head(folder, target)
+        ids = self._output.token_ids.cpu()
+        if "lm_head.weight" in self._tensors and (stored.token_ids is None or not torch.equal(stored.token_ids, ids)):
+            raise ModelError(f"{folder} drafts other tokens than these texts ask for")
+        copy_parameters(folder, stored.tensors, self._tensors)
+        self._is_begun = True
+
+    def prepare(self, windows: Iterable[Window]) -> None:
+        """EAGLE's `fc` alone guesses the next state as well as a linear map can; the layer corrects it, at first a
+        little. EAGLE-3 has no such path around its layer."""
+        if self._is_begun or self._config.kind != "eagle":
+            return
+        weight, bias = fit_next_state(windows, self._embedding)
+        with torch.no_grad():
+            self._tensors["fc.weight"].copy_(weight)
+            self._tensors["fc.bias"].copy_(bias)
+            for name in ("self_attn.o_proj", "mlp.down_proj"):
+                self._tensors[f"layers.0.{name}.weight"].mul_(LAYER_SHARE)
 
     @property
     def columns(self) -> tuple[int, ...]:
@@ -50,34 +76,39 @@ class EagleRecipe:
     def parameters(self) -> dict[str, torch.Tensor]:
         return self._tensors
 
-    def loss(self, batch: Batch, seed: int) -> torch.Tensor:
+    def loss(self, batch: Batch, seed: int, done: float) -> torch.Tensor:
+        """Of what follows an answer's tokens: what users write is not drafted."""
+        count = UNROLLED if done >= UNROLLED_FROM or seed % UNROLLED_EVERY == 0 else 1
         self._generator.manual_seed(seed)
-        total = torch.zeros((), device=batch.states.device)
-        for step, (states, logits, keep) in enumerate(self._steps(batch, self._num_unrolled, is_noisy=True)):
-            last = batch.states[:, :, -1]
-            goal = last.roll(-1, dims=1)[keep]
-            with torch.no_grad():
-                law = (goal @ self._output.rows.T).softmax(dim=-1)
-            part = -(law * logits.log_softmax(dim=-1)).sum(dim=-1).mean()
+        goal = batch.states[:, :, -1].roll(-1, dims=1)
+        wanted = batch.answer.roll(-1, dims=1)
+        law, size = self._laws(goal[wanted]), goal[wanted].square().mean().sqrt()
+        total = torch.zeros((), device=goal.device)
+        for step, (states, logits, keep) in enumerate(self._steps(batch, count, wanted, is_noisy=True)):
+            known = keep[wanted]
+            part = -(law[known] * logits.log_softmax(dim=-1)).sum(dim=-1).mean()
             if self._config.kind == "eagle":
                 # In units of their usual size, which differs from model to model.
-                size = goal.square().mean().sqrt()
-                part = TOKEN_WEIGHT * part + F.smooth_l1_loss(states / size, goal / size)
+                part = TOKEN_WEIGHT * part + F.smooth_l1_loss(states / size, goal[keep] / size)
             total = total + STEP_DECAY**step * part
-        return total
+        return total / sum(STEP_DECAY**step for step in range(count))
+
+    @torch.no_grad()
+    def _laws(self, goal: torch.Tensor) -> torch.Tensor:
+        return (goal @ self._output.rows.T).softmax(dim=-1)
 
     def depths(self, batch: Batch) -> list[Depth]:
-        found = []
-        for _, logits, keep in self._steps(batch, DEPTH, is_noisy=False):
-            is_judged = batch.answer.roll(-2, dims=1)[keep]
-            goal = batch.states[:, :, -1].roll(-1, dims=1)[keep][is_judged]
-            found.append(Depth(logits[is_judged], *self._output.teacher(goal)))
-        return found
+        wanted = batch.answer.roll(-2, dims=1)
+        teacher = self._output.teacher(batch.states[:, :, -1].roll(-1, dims=1)[wanted])
+        return [
+            Depth(logits, *(part[keep[wanted]] for part in teacher))
+            for _, logits, keep in self._steps(batch, DEPTH, wanted, is_noisy=False)
+        ]
 
     def _steps(
-        self, batch: Batch, count: int, *, is_noisy: bool
+        self, batch: Batch, count: int, wanted: torch.Tensor, *, is_noisy: bool
     ) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Of each step the states and logits of the rows in a mask [B, n]: those with a known next state."""
+        """Of each step the states and logits of the rows in a mask [B, n]: those `wanted` with a known next state."""
         num_rows, size = batch.token_ids.shape
         net = build(self._config, self._tensors, _linear, self._norm)
         own = self._tensors.get("lm_head.weight", self._output.rows)
@@ -94,7 +125,7 @@ class EagleRecipe:
         for step in range(count):
             # Row t pairs the state at t with the token at t + 1, and guesses the state at t + 1.
             states = net.step(embedded, states, attend)
-            keep = batch.mask.roll(-1, dims=1) & (place < size - 1) & (place >= step)
+            keep = wanted & batch.mask.roll(-1, dims=1) & (place < size - 1) & (place >= step)
             kept = states.view(num_rows, size, -1)[keep]
             steps.append((kept, net.finish(kept) @ own.T, keep))
             states = states.view(num_rows, size, -1).roll(1, dims=1).flatten(0, 1)
@@ -118,8 +149,9 @@ def initial(
 ) -> dict[str, torch.Tensor]:
     """The target's last layer, applied once more to its states, so that a head starts near what it is to guess.
 
-    An EAGLE head's states are those after the last norm, of another scale than what the layer knows; `residual_rms`,
-    the usual size of what the layer adds to, converts them. EAGLE-3's start from the high states, which have it.
+    What `EagleRecipe.prepare` fits takes the place of `fc`. An EAGLE head's states are those after the last norm, of
+    another scale than what the layer knows; `residual_rms`, the usual size of what the layer adds to, converts them.
+    EAGLE-3's start from the high states, which have it.
     """
     hidden = target.hidden_size
     last = f"model.layers.{target.num_layers - 1}."

@@ -18,8 +18,8 @@ from outrider.engine.model import LlamaModel
 from outrider.engine.taps import Taps
 from outrider.training.corpus import Progress, Text
 
-#: Texts in a file.
-SHARD = 64
+#: Texts in a file, and in a pass.
+SHARD, TOGETHER = 64, 4
 
 
 def points_of(model: LlamaModel) -> tuple[int, ...]:
@@ -30,28 +30,41 @@ def points_of(model: LlamaModel) -> tuple[int, ...]:
 def cache_features(model: LlamaModel, texts: Sequence[Text], folder: Path, progress: Progress) -> list[Path]:
     """Files of `SHARD` texts each, in order; those of the same tokens and points that are there already, as after a
     kill, are kept."""
-    folder.mkdir(parents=True, exist_ok=True)
     paths, points = [], points_of(model)
     for first in range(0, len(texts), SHARD):
         chosen = texts[first : first + SHARD]
-        made_from = hashlib.sha256(repr((points, [text.token_ids for text in chosen])).encode()).hexdigest()
-        path = folder / f"{chosen[0].index:07d}-{len(chosen):02d}-{made_from[:16]}.safetensors"
+        path = shard_path(folder, chosen, points)
         paths.append(path)
         if not path.is_file():
-            tensors = {f"{i}": _states(model, text, points) for i, text in enumerate(chosen)}
-            beside = path.with_suffix(".part")
-            save_file(tensors, beside)
-            os.replace(beside, path)
+            write_shard(path, _states(model, chosen, points))
         progress(f"hidden states of {first + len(chosen)} texts", (first + len(chosen)) / len(texts))
     return paths
 
 
-def _states(model: LlamaModel, text: Text, points: tuple[int, ...]) -> torch.Tensor:
-    """[n, len(points) * hidden] fp16."""
-    taps = Taps(points)
-    tokens = text.token_ids
-    model.forward([Segment(model.new_cache(len(tokens)), tokens, 1)], taps=taps)
-    return taps.features(points, range(len(tokens))).half().cpu()
+def shard_path(folder: Path, texts: Sequence[Text], points: tuple[int, ...]) -> Path:
+    """Of the file with these texts' states."""
+    made_from = hashlib.sha256(repr((points, [text.token_ids for text in texts])).encode()).hexdigest()
+    return folder / f"{texts[0].index:07d}-{len(texts):02d}-{made_from[:16]}.safetensors"
+
+
+def write_shard(path: Path, states: Sequence[torch.Tensor]) -> None:
+    """Whole or not at all; each is [n, len(points) * hidden] fp16."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".part")
+    save_file({f"{i}": own.contiguous() for i, own in enumerate(states)}, beside)
+    os.replace(beside, path)
+
+
+def _states(model: LlamaModel, texts: Sequence[Text], points: tuple[int, ...]) -> list[torch.Tensor]:
+    """Of several texts in a pass: products of few rows are slow."""
+    found: list[torch.Tensor] = []
+    for first in range(0, len(texts), TOGETHER):
+        chosen = [text.token_ids for text in texts[first : first + TOGETHER]]
+        taps = Taps(points)
+        model.forward([Segment(model.new_cache(len(tokens)), tokens, 0) for tokens in chosen], taps=taps)
+        counts = [len(tokens) for tokens in chosen]
+        found += torch.split(taps.features(points, range(sum(counts))).half().cpu(), counts)
+    return found
 
 
 def residual_rms(path: Path, hidden_size: int) -> float:
@@ -75,7 +88,8 @@ class Window:
 
 
 def windows(texts: Sequence[Text], paths: Sequence[Path], columns: Sequence[int], size: int) -> list[Window]:
-    """All texts in pieces of at most `size` tokens, with the states of these points (by number) in memory."""
+    """All texts in pieces of at most `size` tokens, with the states of these points (by number) in memory; without
+    those that hold nothing of an answer."""
     found = []
     for shard, path in enumerate(paths):
         with safe_open(path, framework="pt") as opened:
@@ -87,7 +101,7 @@ def windows(texts: Sequence[Text], paths: Sequence[Path], columns: Sequence[int]
                 for start in range(0, len(tokens), size):
                     part = slice(start, start + size)
                     num_prompt = max(0, len(text.prompt_ids) - start)
-                    if len(tokens[part]) > 4:
+                    if len(tokens[part]) > max(4, num_prompt):
                         found.append(Window(tokens[part], states[part], num_prompt, text))
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from outrider.engine.checkpoint import Weights
+from outrider.engine.checkpoint import Weights, read_json
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.profile import device_name
 from outrider.errors import ModelError
@@ -21,6 +21,7 @@ from outrider.training import Kind
 from outrider.training.corpus import Corpus, Progress, natural_texts
 from outrider.training.eagle import EagleRecipe
 from outrider.training.features import cache_features, residual_rms, windows
+from outrider.training.gather import gather
 from outrider.training.medusa import MedusaRecipe
 from outrider.training.plots import plots_of
 from outrider.training.recipes import TEMPERATURES, Output, Recipe, Scores
@@ -51,6 +52,8 @@ class Job:
     """Of Medusa."""
     text: Path | None = None
     """Natural text to learn from first: a file, or a folder of files."""
+    begin_with: Path | None = None
+    """Folder of a head to train further, as with more texts than it was trained on."""
     command: str = ""
     """How it was started, for the card."""
 
@@ -66,7 +69,7 @@ class Trained:
 def run(job: Job, progress: Progress) -> Trained:
     """Killed at any moment and started again with the same folders, it goes on; ModelError when it cannot, because
     the job or its texts became others."""
-    engine = Engine(job.model, EngineLimits(max_running=32, max_total_tokens=32768, context_length=None))
+    engine = Engine(job.model, EngineLimits(max_running=1, max_total_tokens=4096))
     stored = read_state(job.out / "run")
     selection = _selection(job, engine, stored, progress)
     output = output_for(job, engine, selection.token_ids)
@@ -76,10 +79,13 @@ def run(job: Job, progress: Progress) -> Trained:
     if job.text is not None:
         paths = cache_features(engine.model, selection.natural, job.data / f"natural-{job.text.name}", progress)
         pieces += windows(selection.natural, paths, recipe.columns, WINDOW)
-    settings = TrainSettings(60 * job.minutes * TRAIN_SHARE, RATES[job.kind])
+    clock = _busy_s if engine.model.placement.is_cpu else time.monotonic
+    settings = TrainSettings(60 * job.minutes * TRAIN_SHARE, RATES[job.kind], clock=clock)
     trainer = Trainer(recipe, selection, pieces, job.out / "run", settings)
     if stored is not None:
         trainer.restore(stored)
+    elif job.begin_with is not None:
+        recipe.begin_with(job.begin_with, engine.model.config)
     scores = trainer.run(progress)
     note = _note(job, selection, trainer.state, scores, device_name(engine.model.placement))
     recipe.write(job.out, note, scores)
@@ -88,11 +94,18 @@ def run(job: Job, progress: Progress) -> Trained:
     return Trained(scores, trainer.state)
 
 
+def _busy_s() -> float:
+    """Seconds that all threads were busy: a run on a machine that others use, or that is stopped for a while, trains
+    as much as one alone."""
+    return time.process_time() / torch.get_num_threads()
+
+
 def _selection(job: Job, engine: Engine, stored: Mapping[str, Any] | None, progress: Progress) -> Selection:
     """A new run's texts, of which the target first writes more; those of the stored one."""
     corpus, vocab_size = Corpus(job.data), engine.model.config.vocab_size
     if stored is None:
-        corpus.extend(engine, job.num_tokens, 60 * job.minutes * DATA_SHARE, progress)
+        limits = job.num_tokens, 60 * job.minutes * DATA_SHARE
+        gather(engine.model, engine.tokenizer, corpus, job.data / "states", limits, progress)
     natural = [] if job.text is None else natural_texts(engine.tokenizer, job.text, job.num_tokens)
     texts = [*corpus.texts, *natural]
     if stored is None:
@@ -130,6 +143,7 @@ def _note(job: Job, selection: Selection, state: TrainState, scores: Scores, dev
         "kind": job.kind,
         "base_model": job.model.name,
         "command": job.command,
+        "begun_with": None if job.begin_with is None else _origin(job.begin_with),
         "draft_vocab": len(selection.token_ids),
         "data": {
             "sha256": selection.digest,
@@ -152,9 +166,15 @@ def _note(job: Job, selection: Selection, state: TrainState, scores: Scores, dev
     }  # fmt: skip
 
 
+def _origin(folder: Path) -> dict[str, Any]:
+    """What the head there says of how it was made."""
+    note = read_json(folder / "config.json").get("outrider") or {}
+    return {name: note.get(name) for name in ("command", "data", "training", "begun_with")}
+
+
 def card(note: Mapping[str, Any], pictures: Sequence[str] = ()) -> str:
     """A model card in Markdown; `pictures` are files beside it."""
-    held_out, data = note["held_out"], note["data"]
+    held_out, data, begun = note["held_out"], note["data"], note["begun_with"]
     rows = "\n".join(f"| T {t} | " + " | ".join(map(str, rates)) + " |" for t, rates in held_out["overlap"].items())
     depths = " | ".join(f"token {i + 1}" for i in range(len(held_out["agreement"])))
     rule = "|---" * (len(held_out["agreement"]) + 1) + "|"
@@ -166,6 +186,7 @@ def card(note: Mapping[str, Any], pictures: Sequence[str] = ()) -> str:
         f"# {note['kind']} head for {note['base_model']}\n\n"
         f"Drafts for this model only; what it drafts is verified, so it changes speed and never text.\n\n"
         f"- Made by: `{note['command']}`\n"
+        f"{'' if begun is None else f'- Begun with a head of: {json.dumps(begun)}{chr(10)}'}"
         f"- Data: {data['num_texts']} texts of {data['num_tokens']} tokens that the model wrote itself at "
         f"temperatures {' and '.join(f'{t:g}' for t in data['temperatures'])}, {data['num_held_out']} of them "
         f"held out\n"

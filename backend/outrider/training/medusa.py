@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from outrider.engine.drafters.medusa import MedusaCheckpoint, write_medusa
-from outrider.training.features import Batch
-from outrider.training.recipes import Depth, Output, Scores
+from outrider.engine.checkpoint import ModelConfig
+from outrider.engine.drafters.medusa import MedusaCheckpoint, read_medusa, write_medusa
+from outrider.training.features import Batch, Window
+from outrider.training.recipes import Depth, Output, Scores, copy_parameters
 
 #: Weight of each head's loss against the one before (arXiv 2401.10774).
 HEAD_DECAY = 0.8
@@ -38,8 +39,14 @@ class MedusaRecipe:
     def parameters(self) -> dict[str, torch.Tensor]:
         return self._tensors
 
-    def loss(self, batch: Batch, seed: int) -> torch.Tensor:
-        """Without noise."""
+    def begin_with(self, folder: Path, target: ModelConfig) -> None:
+        copy_parameters(folder, read_medusa(folder, target).tensors, self._tensors)
+
+    def prepare(self, windows: Iterable[Window]) -> None:
+        """Nothing: its blocks are not linear."""
+
+    def loss(self, batch: Batch, seed: int, done: float) -> torch.Tensor:
+        """Without noise, and the same all the time."""
         total = torch.zeros((), device=batch.states.device)
         for i in range(self._num_heads):
             keep = self._keep(batch, i)

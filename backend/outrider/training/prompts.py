@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+#: Task of questions that the target asks itself.
+OWN = "own"
 #: One of so many prompts is kept from training.
 HELD_OUT_EVERY = 20
 
@@ -70,16 +72,20 @@ def is_held_out(text: str) -> bool:
 
 
 def prompts(seed: int = 0) -> Iterator[TrainingPrompt]:
-    """Task after task in turn, no text twice; answers are greedy and warm by turns, too."""
+    """Task after task in turn, no text twice; answers are greedy and warm by turns, too.
+
+    Every other prompt has no text and is of the task `OWN`: the target asks itself, as it learnt from questions and
+    answers alike (arXiv 2406.08464), which is broader than any list.
+    """
     makers = tuple(_MAKERS.items())
     seen: set[str] = set()
     index = 0
     while True:
-        task, make = makers[index % len(makers)]
+        task, make = makers[index // 2 % len(makers)] if index % 2 else (OWN, lambda rng: "")
         rng = random.Random(f"{seed} {index}")
         temperature = 0.0 if rng.random() < 0.5 else 0.8
         text = make(rng)
-        if text not in seen:
+        if not text or text not in seen:
             seen.add(text)
             yield TrainingPrompt(index, task, text, temperature)
         index += 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from outrider.engine.checkpoint import ModelConfig
 from outrider.engine.drafters.eagle_tree import TOP_K
-from outrider.training.features import Batch
+from outrider.errors import ModelError
+from outrider.training.features import Batch, Window
 
 #: Temperatures at which the overlap of draft and target law is reported.
 TEMPERATURES = (0.0, 0.5, 1.0)
@@ -43,8 +45,14 @@ class Recipe(Protocol):
     def parameters(self) -> dict[str, torch.Tensor]:
         """What is trained, by name in the checkpoint."""
 
-    def loss(self, batch: Batch, seed: int) -> torch.Tensor:
-        """`seed`: of noise; the same seed gives the same loss again."""
+    def begin_with(self, folder: Path, target: ModelConfig) -> None:
+        """Start from the head there in place of `prepare`; ModelError when its parameters are not these."""
+
+    def prepare(self, windows: Iterable[Window]) -> None:
+        """Once, before the first step: from these, in random order, what a closed form gives."""
+
+    def loss(self, batch: Batch, seed: int, done: float) -> torch.Tensor:
+        """`seed`: of noise; the same seed gives the same loss again. `done`: share of the training time."""
 
     def depths(self, batch: Batch) -> list[Depth]:
         """Predictions of answers' tokens at each depth when what was drafted before was right."""
@@ -74,6 +82,15 @@ class Scores:
             alive *= rate
             length += alive
         return length
+
+
+def copy_parameters(folder: Path, stored: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor]) -> None:
+    """ModelError when names or shapes differ."""
+    if {name: one.shape for name, one in stored.items()} != {name: one.shape for name, one in parameters.items()}:
+        raise ModelError(f"{folder} is of another kind of head")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(stored[name])
 
 
 class Output:

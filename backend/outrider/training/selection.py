@@ -70,9 +70,8 @@ def restore(stored: Mapping[str, Any], texts: Sequence[Text]) -> Selection:
 
 
 def draft_vocabulary(texts: Sequence[Text], size: int, vocab_size: int) -> torch.Tensor:
-    """int64 [size], ascending: tokens that occur more than once, the commonest first, then the lowest ids, which byte
-    pair encoding gave to what is common everywhere."""
+    """int64 [size], ascending: tokens that occur, the commonest first, then the lowest ids, which byte pair encoding
+    gave to what is common everywhere."""
     counts = Counter(token for text in texts for token in text.token_ids)
-    common = [token for token, count in counts.most_common() if count > 1]
-    order = dict.fromkeys([*common, *range(vocab_size)])
+    order = dict.fromkeys([*(token for token, _ in counts.most_common()), *range(vocab_size)])
     return torch.tensor(sorted(list(order)[: min(size, vocab_size)]))

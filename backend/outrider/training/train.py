@@ -7,7 +7,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -18,7 +18,7 @@ import torch
 from outrider.errors import ModelError
 from outrider.training.corpus import Progress
 from outrider.training.features import Batch, Window, collate
-from outrider.training.recipes import Recipe, Scores, score
+from outrider.training.recipes import Recipe, Scores, copy_parameters, score
 from outrider.training.selection import Selection
 
 #: Gradients are cut to this value, after EAGLE's recipe.
@@ -30,6 +30,8 @@ NUM_EVALUATIONS = 12
 EVALUATED = 24
 #: Share of the time after which natural text is left out: what the target writes itself matters most at the end.
 NATURAL_UNTIL = 0.5
+#: Windows among which a batch finds others of its length.
+BUCKET = 256
 _STATE = "state.pt"
 _FIELDS = {"state", "optimizer", "parameters", "selection"}
 
@@ -41,7 +43,7 @@ class TrainSettings:
     seconds: float
     """Of training, not counting data; what a killed run has used counts."""
     learning_rate: float = 6e-4
-    batch_tokens: int = 1024
+    batch_tokens: int = 512
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
     """Seconds; what a run does depends on nothing else that changes."""
@@ -55,6 +57,11 @@ class TrainState:
     used_s: float = 0.0
     num_tokens: int = 0
     num_evaluated: int = 0
+    epoch: int = -1
+    place: int = 0
+    """Batches of the epoch that are done."""
+    has_natural: bool = True
+    """Whether natural text is among them."""
     losses: list[tuple[int, float]] = field(default_factory=list)
     """Step and mean loss since the entry before."""
     agreements: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
@@ -88,6 +95,7 @@ class Trainer:
         self._training = [window for window in windows if window.text.index not in selection.held_out]
         if not self._held_out or not self._training:
             raise ModelError("no text is long enough to train on, or none to judge by")
+        self._plan: list[list[Window]] = []
         self._path = folder / _STATE
         self._settings = settings
         self._device = next(iter(recipe.parameters.values())).device
@@ -99,9 +107,11 @@ class Trainer:
         """Until the time is used up; the scores of all held-out windows."""
         settings, state = self._settings, self.state
         losses: list[float] = []
+        if state.step == 0:
+            self.recipe.prepare(window for batch in self._planned() for window in batch)
         while state.used_s < settings.seconds:
             started = settings.clock()
-            losses.append(self._train(self._batch(state.step)))
+            losses.append(self._train(self._next()))
             state.step += 1
             state.used_s += settings.clock() - started
             done = state.used_s / settings.seconds
@@ -120,7 +130,7 @@ class Trainer:
         warm = min(1.0, (fraction + 1e-3) / WARM_UP)
         for group in self._optimizer.param_groups:
             group["lr"] = self._settings.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0)))
-        loss = self.recipe.loss(collate(chosen, self._device), self.state.step)
+        loss = self.recipe.loss(collate(chosen, self._device), self.state.step, fraction)
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_value_(self.recipe.parameters.values(), CLIP)
@@ -128,25 +138,37 @@ class Trainer:
         self.state.num_tokens += sum(len(window.token_ids) for window in chosen)
         return float(loss.detach())
 
-    def _batch(self, step: int) -> list[Window]:
-        """All windows once, in an order that the seed decides, then again in another."""
-        pool, per_batch = self._training, self._per_batch
-        if self.state.used_s >= NATURAL_UNTIL * self._settings.seconds:
-            pool = [window for window in pool if not window.text.is_natural]
-        per_epoch = max(1, len(pool) // per_batch)
-        order = list(range(len(pool)))
-        random.Random(f"{self._settings.seed} {step // per_epoch}").shuffle(order)
-        first = step % per_epoch * per_batch
-        return [pool[i] for i in order[first : first + per_batch]]
+    def _next(self) -> list[Window]:
+        """The next batch: of all windows once, in an order that the seed decides, then again in another."""
+        state = self.state
+        has_natural = state.used_s < NATURAL_UNTIL * self._settings.seconds
+        if state.place == len(self._plan) or has_natural < state.has_natural:
+            state.epoch, state.place, state.has_natural = state.epoch + 1, 0, has_natural
+            self._plan = self._planned()
+        state.place += 1
+        return self._plan[state.place - 1]
 
-    @property
-    def _per_batch(self) -> int:
-        longest = max(len(window.token_ids) for window in self._training)
-        return max(1, min(self._settings.batch_tokens // longest, len(self._training)))
+    def _planned(self) -> list[list[Window]]:
+        """Batches of this epoch, each of windows of about one length: what is filled up is computed for nothing."""
+        pool = [window for window in self._training if self.state.has_natural or not window.text.is_natural]
+        rng = random.Random(f"{self._settings.seed} {self.state.epoch}")
+        rng.shuffle(pool)
+        plan = [batch for start in range(0, len(pool), BUCKET) for batch in self._cut(pool[start : start + BUCKET])]
+        rng.shuffle(plan)
+        return plan
+
+    def _cut(self, chosen: Sequence[Window]) -> Iterator[list[Window]]:
+        """By length, in batches of at most `batch_tokens`, or of one window."""
+        batch: list[Window] = []
+        for window in sorted(chosen, key=lambda window: len(window.token_ids)):
+            if batch and (len(batch) + 1) * len(window.token_ids) > self._settings.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(window)
+        yield batch
 
     def _batches(self, chosen: Sequence[Window]) -> list[Batch]:
-        size = self._per_batch
-        return [collate(chosen[i : i + size], self._device) for i in range(0, len(chosen), size)]
+        return [collate(batch, self._device) for batch in self._cut(chosen)]
 
     def _evaluate(self, losses: Sequence[float]) -> None:
         state = self.state
@@ -170,13 +192,9 @@ class Trainer:
         """Go on from what `read_state` gave: a run killed between two evaluations goes on from the former.
 
         ModelError when that is of a head with other parameters."""
-        parameters = self.recipe.parameters
-        shapes = {name: tensor.shape for name, tensor in stored["parameters"].items()}
-        if shapes != {name: tensor.shape for name, tensor in parameters.items()}:
-            raise ModelError(f"{self._path} is of another kind of head")
-        for name, tensor in parameters.items():
-            tensor.data.copy_(stored["parameters"][name])
+        copy_parameters(self._path, stored["parameters"], self.recipe.parameters)
         self._optimizer.load_state_dict(stored["optimizer"])
         self.state = TrainState(**json.loads(stored["state"]))
+        self._plan = self._planned()
         self.state.losses = [(step, loss) for step, loss in self.state.losses]
         self.state.agreements = [(step, tuple(rates)) for step, rates in self.state.agreements]

@@ -18,8 +18,7 @@ from typing import Annotated
 import typer
 from prometheus_client.parser import text_string_to_metric_families
 
-from outrider.cli.bench.aims import Aim, at_least
-from outrider.cli.bench.report import aim_rows
+from outrider.cli.bench.aims import Aim, aim_rows, at_least
 from outrider.cli.bench.served import busy_s, cpu_s, served
 from outrider.cli.bench.servers import API_KEY, MODEL, Server, server
 from outrider.cli.bench.show import show
