@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -107,6 +107,13 @@ def _cpu_s(pid: int) -> float:
     except OSError:
         return 0.0
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def pin(pid: int, cores: Sequence[int]) -> None:
+    """The process and its descendants run on these cores only, whatever threads they start later too."""
+    for one in (pid, *descendants(pid)):
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(one, cores)
 
 
 def busy_s() -> float:

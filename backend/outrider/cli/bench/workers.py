@@ -19,7 +19,7 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.cli.bench.aims import Aim, aim_rows, at_least
-from outrider.cli.bench.served import busy_s, cpu_s, served
+from outrider.cli.bench.served import busy_s, cpu_s, pin, served
 from outrider.cli.bench.servers import API_KEY, MODEL, Server, server
 from outrider.cli.bench.show import show
 from outrider.cli.console import run_async
@@ -31,7 +31,7 @@ CHAT = "/v1/chat/completions"
 AIM = 0.8
 #: Of all cores: where more are busy, the machine is what limits.
 _FULL = 0.9
-_WARM_S = 1.0
+_WARM_S, _IDLE_S = 1.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ class Seen:
     """Processor time of everything that ran on the machine."""
     busiest: float
     """Share of the requests that the busiest worker had."""
+    is_pinned: bool = False
+    """All processes of the gateway shared one core, and the others the rest."""
 
     @property
     def per_second(self) -> float:
@@ -67,11 +69,30 @@ class _Bench:
         self._num_workers = num_workers
         self._lanes = lanes
         self._num_connections = num_connections
+        self._cores = sorted(os.sched_getaffinity(0))
         messages = [{"role": "user", "content": "Write a function that adds two numbers. " * 5}]
         self._request = post(CHAT, {"model": MODEL, "messages": messages, "max_tokens": 64}, API_KEY)
 
-    async def run(self, seconds: float) -> Seen:
+    async def idle_ms(self, seconds: float) -> float:
+        """Processor time, in milliseconds a second, while nothing is asked."""
+        before_s = cpu_s(self._gateway.pid)
+        await asyncio.sleep(seconds)
+        return 1000 * (cpu_s(self._gateway.pid) - before_s) / seconds
+
+    async def run(self, seconds: float, *, is_pinned: bool = False) -> Seen:
         """Every connection asks again as soon as it is answered."""
+        first, rest = self._cores[:1], self._cores[1:]
+        if is_pinned:
+            pin(self._gateway.pid, first)
+        for pid in (os.getpid(), *(lane.pid for lane in self._lanes)):
+            pin(pid, rest if is_pinned else self._cores)
+        try:
+            return await self._load(seconds, is_pinned=is_pinned)
+        finally:
+            for pid in (os.getpid(), self._gateway.pid, *(lane.pid for lane in self._lanes)):
+                pin(pid, self._cores)
+
+    async def _load(self, seconds: float, *, is_pinned: bool) -> Seen:
         wires = [await Wire.connect(self._gateway.url) for _ in range(self._num_connections)]
         before, answered = self._used(), await self._answered()
         began_s, count = time.monotonic(), itertools.count()
@@ -91,7 +112,8 @@ class _Bench:
             wire.close()
         busiest = max(answered.values()) / answered.total()
         num_done = next(count)
-        return Seen(self._num_workers, num_done, lasted_s, gateway_s, lanes_s, client_s, machine_s, busiest)
+        used = gateway_s, lanes_s, client_s, machine_s
+        return Seen(self._num_workers, num_done, lasted_s, *used, busiest, is_pinned)
 
     def _used(self) -> tuple[float, float, float, float]:
         lanes_s = sum(cpu_s(lane.pid) for lane in self._lanes)
@@ -111,47 +133,55 @@ class _Bench:
 
 
 async def measure(benches: Sequence[_Bench], rounds: int, seconds: float) -> list[Seen]:
-    """Each gateway in every round, each round in another order."""
+    """Each gateway in every round, each round in another order; then the same on one core, where there is another."""
     for bench in benches:
         await bench.run(_WARM_S)
+    ways = (False, True) if len(os.sched_getaffinity(0)) > 1 else (False,)
     return [
-        await bench.run(seconds)
+        await bench.run(seconds, is_pinned=is_pinned)
         for number in range(rounds)
+        for is_pinned in ways
         for bench in (benches if number % 2 else reversed(benches))
     ]
 
 
 def worker_aims(seen: Sequence[Seen], num_cores: int) -> list[Aim]:
-    """Of the clock and of processor time. What the machine limits decides nothing when it is too little."""
-    one, more = ([each for each in seen if (each.num_workers > 1) == is_more] for is_more in (False, True))
-    num = more[0].num_workers
+    """Of the clock, which decides nothing where the machine is too little, and of processor time.
+
+    Workers share nothing but a core in the second: what they cost each other there, they do not with a core each.
+    """
+    num = max(each.num_workers for each in seen)
     wanted = 1 + AIM * (num - 1)
-    by_clock = at_least(
-        f"requests/s, {num} workers / one process",
-        median([b.per_second / a.per_second for a, b in zip(one, more, strict=True)]), wanted,
-    )  # fmt: skip
-    busy = median([each.machine_s / each.seconds for each in more])
+    free, pinned = ([each for each in seen if each.is_pinned == is_pinned] for is_pinned in (False, True))
+    speeds = [b.per_second / a.per_second for a, b in _pairs(free)]
+    by_clock = at_least(f"requests/s, {num} workers / one process", median(speeds), wanted)
+    busy = median([each.machine_s / each.seconds for each in free if each.num_workers == num])
     if not by_clock.is_met and busy > _FULL * num_cores:
         why = f"{busy:.2f} of {num_cores} cores were busy: there was none for another worker"
         by_clock = Aim(by_clock.aim, by_clock.wanted, by_clock.figure, None, why=why)
-    costs = median([b.gateway_per_request_s / a.gateway_per_request_s for a, b in zip(one, more, strict=True)])
-    by_cost = at_least(
-        f"the same if each worker had a core: {num} / (CPU time a request, {num} / one)", num / costs, wanted
-    )
-    return [by_clock, by_cost]
+    costs = [b.gateway_per_request_s / a.gateway_per_request_s for a, b in _pairs(pinned)]
+    what = f"{num} x CPU time a request, one process / {num} workers, on one core"
+    return [by_clock, at_least(what, num / median(costs) if costs else None, wanted)]
+
+
+def _pairs(seen: Sequence[Seen]) -> list[tuple[Seen, Seen]]:
+    """One process and several, of the same round."""
+    one, more = ([each for each in seen if (each.num_workers > 1) == is_more] for is_more in (False, True))
+    return list(zip(one, more, strict=True))
 
 
 def rows(seen: Sequence[Seen]) -> list[dict[str, object]]:
     """Medians over rounds; CPU time in microseconds a request."""
     found: list[dict[str, object]] = []
-    for num in sorted({each.num_workers for each in seen}):
-        mine = [each for each in seen if each.num_workers == num]
+    for is_pinned, num in sorted({(each.is_pinned, each.num_workers) for each in seen}):
+        mine = [each for each in seen if (each.is_pinned, each.num_workers) == (is_pinned, num)]
         cpu = {
             name: median([1e6 * getattr(each, f"{name}_s") / each.num_done for each in mine])
             for name in ("gateway", "lanes", "client")
         }
         found.append({
             "workers": num,
+            "gateway on": "one core" if is_pinned else "any core",
             "requests/s": median([each.per_second for each in mine]),
             **{f"{name} us": value for name, value in cpu.items()},
             "cores busy": median([each.machine_s / each.seconds for each in mine]),
@@ -170,6 +200,7 @@ def workers(
     """Requests/s and what they cost: one process, and several that share the port, over scripted lanes."""
     facts = conditions(rounds=rounds, seconds=seconds, connections=connections)
     seen: list[Seen] = []
+    idle: dict[int, float] = {}
     with ExitStack() as stack:
         lanes = [stack.enter_context(server("direct")) for _ in range(count)]
         urls = [lane.url for lane in lanes]
@@ -177,11 +208,13 @@ def workers(
         benches = [_Bench(gateway, num, lanes, connections) for num, gateway in gateways.items()]
 
         async def main() -> None:
+            idle.update({num: await bench.idle_ms(_IDLE_S) for num, bench in zip(gateways, benches, strict=True)})
             seen.extend(await measure(benches, rounds, seconds))
 
         run_async(main())
     num_cores = os.cpu_count() or 1
     notes = ["lanes, client and gateways share the machine; the kernel shares out connections, not requests"]
+    notes += [f"idle, {num} workers use {ms:.0f} ms of CPU time a second" for num, ms in idle.items()]
     if max(each.client_s / each.seconds for each in seen) > _FULL:
         notes.append("the client used over 90 % of a core: requests/s are a lower bound")
     found = worker_aims(seen, num_cores)
