@@ -136,7 +136,7 @@ async def test_every_route_that_generates_can_run_in_the_background(tmp_path, pa
 
 async def test_clients_that_leave_anywhere_lose_and_repeat_nothing(tmp_path):
     """Eight runs at once, each followed by clients that break off at random places and resume by number."""
-    async with world(paced(), runs=section(tmp_path)) as w:
+    async with world(paced(), runs=section(tmp_path, timeout_s=10.0)) as w:
         runs = [await start(w) for _ in range(8)]
 
         async def follow(run, seed):
