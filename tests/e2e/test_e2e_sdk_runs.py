@@ -1,4 +1,4 @@
-"""The SDK over a real gateway and engine: runs in the background, begun, followed from the middle, cancelled."""
+"""The SDK over a real gateway and engine: what runs in the background and what is kept, from begin to end."""
 
 from __future__ import annotations
 
@@ -46,3 +46,39 @@ async def test_background_runs(client: AsyncClient) -> None:
     await client.runs.delete(run.id)
     with pytest.raises(RunNotFound):
         await client.runs.get(run.id)
+
+
+async def test_responses(client: AsyncClient) -> None:
+    """Whole, streamed and in the background they say what a chat says; kept ones are shown, followed and deleted."""
+    fields: Any = {"temperature": 0, "max_tokens": 16, "drafter": "ngram", "k": 3}
+    chat = await client.chat(PROMPT, **fields)
+    whole = await client.responses(PROMPT, **fields)
+    async with client.responses.stream(PROMPT, **fields) as stream:
+        types = [event.type async for event in stream]
+        streamed = await stream.result()
+    assert whole.text == streamed.text == stream.text == chat.text and whole.status == "incomplete"
+    assert types[0] == "response.created" and types[-1] == "response.incomplete"
+    assert whole.report is not None and streamed.report is not None
+    assert whole.report.effective.k == streamed.report.effective.k == 3
+    assert whole.usage is not None and whole.usage.output_tokens == 16
+    shown = await client.responses.get(whole.id)
+    assert (shown.id, shown.text) == (whole.id, chat.text)
+    (item,) = await client.responses.input_items(whole.id)
+    assert item.content == [{"type": "input_text", "text": PROMPT}]
+
+    async with client.responses.stream(PROMPT, background=True, **fields) as stream:
+        await anext(stream)
+        assert stream.id is not None
+    async with client.responses.events(stream.id) as followed:
+        numbers = [event.sequence_number async for event in followed]
+        assert numbers == list(range(len(numbers))) and followed.text == chat.text
+    async with client.responses.events(stream.id, after=numbers[-4]) as rest:
+        assert [event.sequence_number async for event in rest] == numbers[-3:]
+        assert (await rest.result()).text == chat.text
+    long = await client.responses(PROMPT, temperature=0, background=True)
+    assert long.status in ("queued", "in_progress")
+    ended = await client.responses.cancel(long.id)
+    assert ended.status == "cancelled" and ended.error is not None
+    await client.responses.delete(whole.id)
+    with pytest.raises(RunNotFound):
+        await client.responses.get(whole.id)
