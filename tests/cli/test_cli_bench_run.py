@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from paced_lane import pace, paced_lane
 from typer.testing import CliRunner
 
 from outrider.cli.bench.run import Reach, connected, hints_of, parse_arrivals
@@ -20,6 +19,7 @@ from outrider.cli.bench.servers import API_KEY, server
 from outrider.cli.main import app
 from outrider.errors import ConfigError, SetupError
 from outrider.workloads.results import read_result
+from paced_lane import pace, paced_lane
 
 RUNNER = CliRunner()
 
