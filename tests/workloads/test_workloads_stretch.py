@@ -42,7 +42,7 @@ def known(record: Record, began_s: float) -> tuple[float, float]:
     return 1000 * (stamps[0] - began_s - record.intended_s), 1000 * (stamps[-1] - stamps[0]) / num_tokens
 
 
-@pytest.mark.parametrize(("num", "text"), [(8, pace(300, 60, 12, 2)), (1000, pace(1500, 800, 6, 3))])
+@pytest.mark.parametrize(("num", "text"), [(8, pace(600, 120, 8, 2)), (1000, pace(3000, 1500, 4, 3))])
 def test_it_reports_the_timing_of_the_lane(num: int, text: str) -> None:
     """Within 3 %, means and medians, of eight streams and of a thousand at once; none fails, all counts are right."""
     records, turn, _ = measured(text, num)
