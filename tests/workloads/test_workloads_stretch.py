@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import mean, median
 
 import pytest
-from paced_lane import STAMP, pace, paced_lane
 
 from outrider.cli.console import run_async
 from outrider.workloads.figures import tpot_ms, ttft_ms
@@ -14,6 +13,7 @@ from outrider.workloads.stretch import Due, Turn, run_stretch
 from outrider.workloads.suite import Job
 from outrider.workloads.target import opened
 from outrider.workloads.watch import Seen, judged
+from paced_lane import STAMP, pace, paced_lane
 
 
 def measured(text: str, num: int, per_s: float | None = None) -> tuple[list[Record], Turn, Seen]:
@@ -42,7 +42,7 @@ def known(record: Record, began_s: float) -> tuple[float, float]:
     return 1000 * (stamps[0] - began_s - record.intended_s), 1000 * (stamps[-1] - stamps[0]) / num_tokens
 
 
-@pytest.mark.parametrize(("num", "text"), [(8, pace(300, 60, 12, 2)), (1000, pace(1000, 500, 6, 3))])
+@pytest.mark.parametrize(("num", "text"), [(8, pace(600, 120, 8, 2)), (1000, pace(3000, 1500, 4, 3))])
 def test_it_reports_the_timing_of_the_lane(num: int, text: str) -> None:
     """Within 3 %, means and medians, of eight streams and of a thousand at once; none fails, all counts are right."""
     records, turn, _ = measured(text, num)

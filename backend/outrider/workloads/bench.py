@@ -148,6 +148,8 @@ def _notes(suite: Suite, ledger: Ledger, num_missing: int) -> list[str]:
             f"prompts were made longer by text of our own, at {CHARS_PER_TOKEN:g} characters a token, another for "
             f"each arm{seen}"
         )
+    if suite.arrivals.kind == "trace" and not suite.is_exact_length:
+        notes.append("answers may end before the length that the trace has; --exact-length asks for all of it")
     if failures := sorted({one.error for one in ledger.records if one.error is not None}):
         notes.append(f"failed: {'; '.join(failures[:5])}")
     return notes

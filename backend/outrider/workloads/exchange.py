@@ -5,7 +5,6 @@ Nothing is parsed while bytes come, so that a thousand streams are read in time.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,9 +57,6 @@ async def ask(session: aiohttp.ClientSession, url: str, body: Mapping[str, Any])
         answer.error = "timeout"
     except (aiohttp.ClientError, OSError) as error:
         answer.error = f"{type(error).__name__}: {error}"
-    except asyncio.CancelledError:
-        answer.error = "cancelled"
-        raise
     finally:
         answer.end_s = time.monotonic()
     if answer.status is not None and answer.status >= 400:

@@ -56,6 +56,7 @@ def run(  # noqa: PLR0913 - one parameter per flag
 
     found = load_suite(find_suite(suite, packaged_data("workloads")))
     given = {
+        "name": None if prompts is None else f"{found.name} with {prompts.name}",
         "jobs": None if prompts is None else load_jobs(prompts, seed),
         "arrivals": None if arrivals is None else parse_arrivals(arrivals),
         "rounds": rounds, "requests": requests, "prompt_tokens": prompt_tokens,
