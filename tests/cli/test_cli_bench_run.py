@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
-from paced_lane import pace, paced_lane
 from typer.testing import CliRunner
 
 from outrider.cli.bench.run import Reach, connected, hints_of, parse_arrivals
 from outrider.cli.bench.servers import API_KEY, server
 from outrider.cli.main import app
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, SetupError
 from outrider.workloads.results import read_result
+from paced_lane import pace, paced_lane
 
 RUNNER = CliRunner()
 
@@ -93,6 +93,19 @@ async def test_an_outrider_has_arms_and_tells_what_it_did(tmp_path: Path) -> Non
     assert all(one.queue_s is not None and one.queue_s < 1 for one in result.records)
     assert API_KEY not in (tmp_path / "r" / "result.json").read_text()
     assert "| ngram:4 | chat T=0 | 1 |" in said and "10 of 12" in said
+
+
+def test_without_a_target_it_starts_gateway_and_engine(tmp_path: Path, toy_folder: Path) -> None:
+    """With the model named, off and policy, interleaved, with plans and counts; a missing model is said at once."""
+    suite = write(tmp_path, "ABCDABDCACBD", "ABABABAB")
+    said = bench("run", suite, "--model", toy_folder, "--out", tmp_path / "r", "--arm", "off", "--arm", "ngram:3")
+    result = read_result(tmp_path / "r")
+    assert [one.target for one in result.arms] == ["embedded", "embedded"]
+    assert {(one.arm, one.effective.drafter) for one in result.records} == {("off", "off"), ("ngram:3", "ngram")}
+    assert all(sum(step.num_tokens for step in one.steps) == one.num_tokens == 16 for one in result.records)
+    assert result.against[0].num_same_text == 2 and "2 of 2" in said
+    with pytest.raises(SetupError, match="none"):
+        bench("run", suite, "--model", tmp_path / "none", "--out", tmp_path / "n")
 
 
 def test_a_run_can_be_compared_with_another(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.cli.console import progress_bar, run_async
-from outrider.config import inherited_environment, packaged_data
+from outrider.config import DEFAULT_MODEL, cache_dir, inherited_environment, packaged_data
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -122,8 +122,12 @@ def _targets(reach: Reach, progress: Progress) -> Iterator[dict[str, str]]:
     if reach.urls:
         yield {url: url for url in reach.urls}
         return
+    from outrider.engine.pull import locate
+
+    model = reach.model or DEFAULT_MODEL
+    locate(model, cache_dir())  # so that a missing one is said here
     progress("starting gateway and engine", 0.0)
-    with server(EMBEDDED, *([] if reach.model is None else [reach.model])) as started:
+    with server(EMBEDDED, model) as started:
         yield {EMBEDDED: started.url}
 
 

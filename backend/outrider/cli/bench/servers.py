@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from outrider.cli.console import run_async
-from outrider.config import DEFAULT_MODEL
 from outrider.runtimes.scripted import ScriptedLane
 from outrider.runtimes.scripted_replies import Fault, Recorded, Reply, default_reply, event, json_reply
 
@@ -173,7 +172,7 @@ async def _relay(lane_url: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _embedded(model: str = DEFAULT_MODEL) -> AsyncIterator[str]:
+async def _embedded(model: str) -> AsyncIterator[str]:
     """Gateway and engine as `outrider serve` starts them without a configuration."""
     from outrider.app import serving
     from outrider.config import Config, LaneSection, ServerSection
