@@ -65,7 +65,9 @@ def wait_rows(result: Result) -> list[Row]:
         for metric, name in _LATENCIES:
             found = cell.metrics.get(metric)
             row |= {f"{name} {p}": None if found is None else _figure(getattr(found, p)) for p in PERCENTILES}
-        row |= {"slow pauses": cell.num_slow_gaps, "queue ms p50": p50(cell, "queue_ms")}
+        row["slow pauses"] = cell.num_slow_gaps
+        if "queue_ms" in cell.metrics:  # only gateways of ours tell
+            row["queue ms p50"] = p50(cell, "queue_ms")
         rows.append(row if result.slo is None else row | {"within SLO": _figure(cell.share_within_slo)})
     return rows
 
