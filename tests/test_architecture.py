@@ -17,13 +17,14 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "backend" / "outrider"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-#: Leaves that every package may use: a version string, the cutting of event streams, the cost table.
-LEAVES = {"version", "sse", "cost"}
+#: Leaves that every package may use: a version string, the cutting of event streams, the cost table, texts' suffixes.
+LEAVES = {"version", "sse", "cost", "suffixes"}
 #: Package -> packages of ours that it may import; `policy.plan` is the part of the policy that others may know.
 ALLOWED = {
     "version": set(),
     "sse": set(),
     "cost": set(),
+    "suffixes": set(),
     "core": set(),
     "errors": set(),
     "config": {"errors", "core", "profiles"},

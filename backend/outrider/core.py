@@ -114,6 +114,8 @@ class Report(BaseModel):
     rule: str
     task: str
     reasons: list[str]
+    hedged: list[str] | None = Field(default=None, exclude_if=lambda lanes: lanes is None)
+    """Both lanes, where a second one was asked beside a silent one; left out otherwise."""
     inputs: dict[str, Any] | None = None
     """The policy's inputs, with `verbose`."""
 

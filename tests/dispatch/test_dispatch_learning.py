@@ -38,19 +38,16 @@ def finished():
 @pytest.mark.parametrize("status", [499, 500, 503])
 def test_only_answers_teach(status):
     """What was broken off says nothing about speed."""
-    assert feedback_of(Outcome(status, "x", STATS), {}) is None
-    feedback = feedback_of(finished(), {})
+    assert feedback_of(Outcome(status, "x", STATS)) is None
+    feedback = feedback_of(finished())
     assert (feedback.stats, feedback.num_tokens, feedback.decode_s) == (STATS, 23, 0.5)
 
 
-def test_a_whole_answer_is_at_hand_for_a_replay():
-    """In pieces beside the prompt's; a stream's text is not, and nothing of it is stored."""
+def test_nothing_of_a_text_is_stored():
+    """Where an answer's text is at hand for a replay."""
     _, decision = decided()
     outcome = finished()
-    assert feedback_of(outcome, {}).written is None
     outcome.text = "the cat sat"
-    written = feedback_of(outcome, {"messages": [{"role": "user", "content": "Say: the cat"}]}).written
-    assert written == (["Say", ":", " the", " cat"], ["the", " cat", " sat"])
     assert "sat" not in json.dumps(record_of(decision, outcome))
 
 
@@ -61,7 +58,7 @@ async def test_what_was_learnt_survives_a_restart(tmp_path: Path):
     store = LearningStore(path)
     assert store.load(KEY).ledgers == {}
     await store.save(Learner(), KEY)
-    policies.learn(decision, feedback_of(finished(), {}))
+    policies.learn(decision, feedback_of(finished()))
     await store.save(policies.learner, KEY)
     store.close()
     again = LearningStore(path)

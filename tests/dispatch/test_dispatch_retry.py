@@ -15,7 +15,7 @@ import pytest
 
 from gateway.world import CHAT, eventually
 from outrider.app import Gateway, serving
-from outrider.config import AdmissionSection, AuthSection, Config, KeySection, ServerSection
+from outrider.config import AdmissionSection, AuthSection, Config, KeySection, PolicySection, ServerSection
 from outrider.core import LaneLoad, Outcome
 from outrider.runtimes.breaker import MAX_FAILURES
 from outrider.runtimes.lane import Lane
@@ -64,7 +64,8 @@ class Two:
 
 @asynccontextmanager
 async def lanes(*replies, **limits):
-    """One lane for each reply; None answers well."""
+    """One lane for each reply; None answers well. `policy` is a section of the configuration."""
+    policy = limits.pop("policy", PolicySection())
     outcomes = []
     async with aiohttp.ClientSession(headers={"Authorization": "Bearer secret"}) as http:
         scripted = [ScriptedLane(None if reply is None else (lambda _, reply=reply: reply)) for reply in replies]
@@ -73,7 +74,8 @@ async def lanes(*replies, **limits):
         made = [Lane(f"lane{i}", one.url) for i, one in enumerate(scripted)]
         admin = KeySection(name="admin", sha256=sha256(b"secret").hexdigest(), is_admin=True)
         auth = AuthSection(keys=(admin,))
-        config = Config(server=ServerSection(port=0), admission=AdmissionSection(**limits), auth=auth)
+        server, admission = ServerSection(port=0), AdmissionSection(**limits)
+        config = Config(server=server, admission=admission, auth=auth, policy=policy)
         try:
             async with serving(config, lanes=made, on_outcome=lambda _, outcome: outcomes.append(outcome)) as gateway:
                 async with asyncio.timeout(5):

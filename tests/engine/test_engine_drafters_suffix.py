@@ -5,15 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.drafters.suffix import (
-    DEPTH_PER_MATCHED,
-    DOUBT,
-    MAX_MATCH,
-    MIN_PROB,
-    SuffixDrafter,
-    SuffixStore,
-)
+from outrider.engine.drafters.suffix import SuffixDrafter, SuffixStore
 from outrider.speculation.proposal import PointMass, TopKTree
+from outrider.suffixes import DEPTH_PER_MATCHED, DOUBT, MAX_MATCH, MIN_PROB
 
 Path = tuple[int, ...]
 

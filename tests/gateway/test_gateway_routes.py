@@ -76,6 +76,7 @@ async def test_ready_says_no_more_than_states():
             assert body == {
                 "status": "ready" if status == 200 else "not ready",
                 "lanes": [{"name": "scripted", "state": state}],
+                "runs": "not kept",
             }
             w.lane.fails("its process ended: TOKEN=hunter2", is_gone=True)
 

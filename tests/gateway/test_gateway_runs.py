@@ -136,7 +136,7 @@ async def test_every_route_that_generates_can_run_in_the_background(tmp_path, pa
 
 async def test_clients_that_leave_anywhere_lose_and_repeat_nothing(tmp_path):
     """Eight runs at once, each followed by clients that break off at random places and resume by number."""
-    async with world(paced(), runs=section(tmp_path)) as w:
+    async with world(paced(), runs=section(tmp_path, timeout_s=10.0)) as w:
         runs = [await start(w) for _ in range(8)]
 
         async def follow(run, seed):
@@ -454,6 +454,35 @@ async def test_a_full_disk_fails_the_run_and_is_told_at_once(tmp_path):
             await eventually(lambda: db.execute(query).fetchone() == ("failed",))
         db.close()
         assert await read_events(w, run) == events
+
+
+async def test_a_store_that_cannot_be_used_is_told_and_does_not_stop_requests(tmp_path):
+    """In `/ready`, which stays 200, and in the metrics, until it can be used again."""
+
+    async def told(w):
+        async with w.http.get(w.gateway.url + "/ready") as response:
+            assert response.status == 200
+            return (await response.json())["runs"], await w.metric("outrider_runs_healthy")
+
+    async with world(lambda _request: hang_after(1), runs=section(tmp_path)) as w:
+        run = await start(w)
+        await read_events(w, run, most=1)
+        assert await told(w) == ("ok", 1.0)
+        assert await w.metric("outrider_runs_open") == 1.0
+        db = sqlite3.connect(tmp_path / "runs.sqlite", isolation_level=None)
+        db.execute("BEGIN IMMEDIATE")
+        async with asyncio.timeout(5):
+            while await told(w) != ("store unavailable", 0.0):
+                await asyncio.sleep(0.01)
+            async with w.http.post(f"{w.gateway.url}{RUNS}{run}/cancel") as response:
+                assert response.status == 200
+            assert await w.metric("outrider_runs_unsaved") == 1.0
+            db.execute("ROLLBACK")
+            while await told(w) != ("ok", 1.0) or await w.metric("outrider_runs_unsaved"):
+                await asyncio.sleep(0.01)
+        db.close()
+    async with world() as w:
+        assert await told(w) == ("not kept", 0.0)
 
 
 async def test_runs_expire(tmp_path):

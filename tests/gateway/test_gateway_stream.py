@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from outrider.config import packaged_data
 from outrider.core import Hints, LaneAbility, LaneView, Outcome
 from outrider.dispatch.call import Call
+from outrider.dispatch.replays import Kept
 from outrider.dispatch.run import Run
 from outrider.gateway.stream import StreamRelay
 from outrider.policy.features import extract_features
 from outrider.policy.loader import Source, load_policies
 from outrider.runtimes.client import LaneClient
+from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.lane import Lane
 from outrider.sse import SSEDecoder
 from outrider.telemetry.metrics import Metrics
@@ -62,6 +64,15 @@ def parsed(raw: bytes) -> list[dict]:
 
 STATS = chunk(choices=[], sglext={"spec_tokens_details": DETAILS})
 USAGE = chunk(choices=[], usage={"completion_tokens": 5})
+
+
+def test_what_passes_is_kept_where_it_is_to_teach():
+    """As it came, whether or not the relay had to read it."""
+    run = make_run()
+    run.kept = Kept()
+    relayed(run, text("b") + text("c") + finish() + DONE)
+    assert dialect_of(run.call.path).streamed_text([json.loads(data) for data in run.kept.events[:-1]]) == "bc"
+    assert run.kept.events[-1] == b"[DONE]"
 
 
 def test_the_report_stands_in_the_finish_chunk_with_the_statistics_that_come_after_it():

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_world import NOW_S, decide, features, lane, only, toy_cost, view
+from policy_world import NOW_S, decide, features, lane, only, toy_cost, view, workload
 
-from outrider.core import MAX_K, LaneAbility
+from outrider.core import MAX_K, DrafterAbility, LaneAbility
+from outrider.policy.decide import PolicySet
 from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.policy.simulate import Arrival, constant_truth, serve
 
 
 def best_k(alpha: float, draft: float, num_others: int = 0, **fields: Any) -> int:
@@ -140,3 +144,36 @@ def test_what_a_request_fixes_stands(k: int, task: str, num: int) -> None:
     policies = only(drafters={"draft_model": {"max_k": 1}}, temperature=[{"max": 0.1, "max_k": 1}])
     decision = decide(policies, features(task, 1.5), view(lane(), num), k=k)
     assert (decision.plan.k, decision.rule) == (k, "request")
+
+
+def test_what_is_remembered_is_what_would_be_found_anew() -> None:
+    """While acceptance is learnt and round times and loads change with every request: as near as that is followed."""
+    limits = workload(drafters={name: {"max_k": 8} for name in ("ngram", "eagle2", "draft_model")})
+    lanes = [
+        LaneAbility(f"lane{i}", tuple(DrafterAbility(name, tuple(range(1, 9))) for name in limits.drafters))
+        for i in range(3)
+    ]
+    policies, random = PolicySet([limits], "only"), Random(1)
+    for number in range(600):
+        views = [view(one, random.randrange(12)) for one in lanes]
+        found = features("code")
+        decision = decide(policies, found, *views)
+        if number % 20 == 0:
+            anew = decide(PolicySet([limits], "only", policies.learner), found, *views)
+            rates = [[option.rate for option in one.possible] for one in (decision, anew)]
+            assert rates[0] == pytest.approx(rates[1], rel=0.06)
+        served = serve(decision, Arrival(0, found, 100), constant_truth(0.4), random)
+        slower = replace(served.feedback, decode_s=served.seconds * (1 + number / 300))
+        policies.learn(decision, slower)
+
+
+def test_what_was_learnt_counts_for_the_very_next_request() -> None:
+    """An answer whose drafts were all accepted makes the same plan worth more, as if it had always been known."""
+    policies, ability = only(drafters={"draft_model": {"max_k": 4}}), lane(cost=toy_cost())
+    before = decide(policies, features("chat"), view(ability))
+    served = serve(before, Arrival(0, before.features, 100), constant_truth(1.0), Random(1))
+    policies.learn(before, served.feedback)
+    after = decide(policies, features("chat"), view(ability))
+    anew = decide(PolicySet([policies.policy("only")], "only", policies.learner), features("chat"), view(ability))
+    assert after.option.rate > 1.05 * before.option.rate
+    assert [one.rate for one in after.possible] == pytest.approx([one.rate for one in anew.possible])

@@ -129,7 +129,8 @@ def test_look_ups_learn_from_every_text() -> None:
         cells = [decision.cell._replace(drafter=drafter) for drafter in ("ngram", "suffix")]
         before = [acceptance.curve(cell).tokens[4] for cell in cells]
         for _ in range(4):
-            policies.learn(decision, Feedback(None, 100, 1.0, written))
+            for _ in policies.replay(decision, written):
+                pass
         after = [acceptance.curve(cell).tokens[4] for cell in cells]
         assert all(new > 1.2 * old if rises else new < old for new, old in zip(after, before, strict=True))
         assert "1050" not in json.dumps(policies.learner.to_state(KEY))

@@ -9,8 +9,27 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from outrider.core import SpecStats
 from outrider.engine.drafters.ngram import NgramDrafter
-from outrider.policy.lookup import Written, replayed, split_text, told_share
+from outrider.engine.drafters.suffix import SuffixDrafter, SuffixStore
+from outrider.policy.lookup import Replay, Written, split_text, told_share
+from outrider.speculation.proposal import PointMass, TopKTree
+
+
+def replayed(written: Written, k: int, drafter: str = "ngram") -> SpecStats | None:
+    replay = Replay(drafter, k)
+    for _ in replay.rounds(written):
+        pass
+    return replay.stats
+
+
+def path_along(tree: PointMass | TopKTree, answer: list[int]) -> int:
+    """How many of the answer's tokens some path of a proposal from the root has."""
+    parents = tree.parents
+    ends, depth = {-1}, 0
+    while ends := {i for i, up in enumerate(parents) if up in ends and tree.token_ids[i] == answer[depth]}:
+        depth += 1
+    return depth
 
 
 def test_text_is_split_as_vocabularies_do() -> None:
@@ -63,7 +82,28 @@ def test_a_replay_is_what_the_drafter_would_have_shown(prompt: list[int], answer
     assert stats is not None and stats.histogram == tuple(histogram)
 
 
-def test_a_replay_is_bounded() -> None:
+@given(
+    st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), min_size=3, max_size=40), st.integers(1, 8)
+)
+@settings(max_examples=100, deadline=None)
+def test_suffix_is_replayed_by_its_own_rule(prompt: list[int], answer: list[int], k: int) -> None:
+    """The engine's own trees on the same tokens, round by round."""
+    drafter, at, histogram, num_proposed = SuffixDrafter(prompt, SuffixStore(), ""), 1, [0] * (k + 1), 0
+    drafter.observe(answer[0])
+    while at < len(answer) - 1:
+        tree = drafter.propose(min(k, len(answer) - 1 - at))
+        accepted = path_along(tree, answer[at:])
+        for token in answer[at : at + accepted + 1]:
+            drafter.observe(token)
+        histogram[accepted] += 1
+        num_proposed += len(tree.token_ids)
+        at += accepted + 1
+    stats = replayed(Written(prompt, answer), k, "suffix")
+    assert stats is not None and (stats.histogram, stats.num_proposed) == (tuple(histogram), num_proposed)
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "suffix"])
+def test_a_replay_is_bounded(drafter: str) -> None:
     """Whatever the lengths: no more rounds than tokens that are looked at."""
-    stats = replayed(Written(["a", "b"] * 100_000, list(range(100_000))), 8)
+    stats = replayed(Written(["a", "b"] * 100_000, list(range(100_000))), 8, drafter)
     assert stats is not None and stats.num_verify_steps <= 256

@@ -121,3 +121,20 @@ def test_chunks_are_parsed_only_when_they_can_matter(content, reason):
     chunk = {"choices": [{"delta": {"content": content}, "finish_reason": reason}], "usage": None}
     assert dialect_of("/v1/completions").can_matter(orjson.dumps(chunk)) is (reason is not None)
     assert num_finished(chunk) == (reason is not None)
+
+
+@pytest.mark.parametrize(
+    ("path", "chunks"),
+    [
+        ("/v1/chat/completions", [{"choices": [{"delta": {"content": part}}]} for part in ("the ", None, "cat")]),
+        ("/v1/completions", [{"choices": [{"text": "the "}]}, {"choices": []}, {"choices": [{"text": "cat"}]}]),
+        ("/generate", [{"text": "the "}, {"text": "the cat", "meta_info": {}}, {}]),
+        ("/v1/responses", [{"type": "response.output_text.delta", "delta": part} for part in ("the ", "cat")]
+         + [{"type": "response.reasoning_text.delta", "delta": "?"}]),
+        ("/v1/messages", [{"type": "content_block_delta", "delta": {"type": "text_delta", "text": "the cat"}},
+                          {"type": "content_block_delta", "delta": {"type": "input_json_delta"}}]),
+    ],
+)  # fmt: skip
+def test_what_a_stream_says(path: str, chunks: list) -> None:
+    """By every route's own way; what is no text says nothing."""
+    assert dialect_of(path).streamed_text(chunks) == "the cat"

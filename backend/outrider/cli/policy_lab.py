@@ -18,9 +18,7 @@ from outrider.cost import ClosedCost
 from outrider.dispatch.learning import LearningStore, record_of
 from outrider.errors import ConfigError
 from outrider.policy.decide import PolicySet
-from outrider.policy.decision import Decision
 from outrider.policy.evaluate import Record, Replayed, speed_of
-from outrider.policy.features import Features
 from outrider.policy.limits import WorkloadPolicy
 from outrider.policy.simulate import Served, constant_truth, serve, simulate, traffic, usual_truth
 
@@ -125,10 +123,11 @@ def replay_table(replayed: Sequence[Replayed]) -> Table:
     return table
 
 
-def decision_times(num: int, *, learns: bool) -> list[float]:
-    """CPU seconds of single decisions, ascending: 8 lanes of two makes with 7 drafters, and load that drifts.
+def decision_times(num: int, *, learns: bool) -> tuple[list[float], list[float]]:
+    """CPU seconds of single decisions, and of learning from single answers, each ascending: 8 lanes of two makes with
+    7 drafters, and load that drifts.
 
-    With `learns`, every answer is learnt from before the next decision, as in a gateway; its time is not counted.
+    With `learns`, every answer is learnt from before the next decision, as in a gateway; else learning took nothing.
     """
     names = (*DRAFTERS, *DRAFTERS)[:7]
     drafters = tuple(DrafterAbility(name, tuple(range(1, 17)), i >= len(DRAFTERS)) for i, name in enumerate(names))
@@ -136,22 +135,22 @@ def decision_times(num: int, *, learns: bool) -> list[float]:
     lanes = [LaneAbility(f"lane{i}", makes[i % 2][0], max_running=48, cost=makes[i % 2][1]) for i in range(8)]
     limits = {"version": 1, "workload": "speed", "drafters": {name: {"max_k": 8} for name in DRAFTERS}}
     policies = PolicySet([WorkloadPolicy.model_validate(limits)], "speed")
-    random, loads, times = Random(1), [6] * 8, []
+    random, loads, hints = Random(1), [6] * 8, Hints()
+    times, learnt_s = [], []
     truth = constant_truth(0.6)
     arrivals = list(traffic(random, num, 1.0, ("code", "chat", "quote")))
     for i, arrival in enumerate(arrivals):
         lane = random.randrange(8)
         loads[lane] = min(20, max(0, loads[lane] + random.choice((-1, 1))))
         views = [LaneView(ability, LaneLoad(n, 0, 48, 0.0)) for ability, n in zip(lanes, loads, strict=True)]
-        decision, seconds = _timed(policies, arrival.features, views)
+        start_s = time.thread_time()
+        decision = policies.decide(arrival.features, hints, views, 0.0)
+        decided_s = time.thread_time() - start_s
+        feedback = serve(decision, arrival, truth, random).feedback if learns else None
+        start_s = time.thread_time()
+        if feedback is not None:
+            policies.learn(decision, feedback)
         if i >= num // 4:  # the first fill what decisions remember
-            times.append(seconds)
-        if learns:
-            policies.learn(decision, serve(decision, arrival, truth, random).feedback)
-    return sorted(times)
-
-
-def _timed(policies: PolicySet, features: Features, views: Sequence[LaneView]) -> tuple[Decision, float]:
-    start = time.thread_time()
-    decision = policies.decide(features, Hints(), views, 0.0)
-    return decision, time.thread_time() - start
+            times.append(decided_s)
+            learnt_s.append(time.thread_time() - start_s)
+    return sorted(times), sorted(learnt_s)

@@ -13,6 +13,7 @@ from outrider.core import Outcome
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.learning import LearningStore, feedback_of
+from outrider.dispatch.replays import Replays
 from outrider.dispatch.route import Router
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneUnavailable
@@ -29,9 +30,6 @@ logger = logging.getLogger(__name__)
 
 #: Status of a request whose client left; in logs and metrics only.
 CLIENT_LEFT = 499
-#: Seconds between two texts that are looked through for what look-ups would have shown. One takes up to a millisecond
-#: or two, in which nothing else moves; where more requests end, these tell enough.
-_REPLAY_PAUSE_S = 0.05
 
 
 class Dispatcher:
@@ -51,13 +49,13 @@ class Dispatcher:
         self._client = client
         self.files = files
         self._router = Router(pool, lambda: self.policies, metrics)
+        self._replays = Replays(lambda decision, written: self.policies.replay(decision, written))
         self.store: LearningStore | None = None
         """Where finished requests are recorded; None records none."""
         self.tracing: Tracing | None = None
         """Where requests are told of; None: nowhere."""
         self._metrics = metrics
         self._on_outcome = on_outcome
-        self._replay_due_s = 0.0
         self.num_open = 0
         """Requests that have arrived and not ended, the queued ones included."""
         self._idle = asyncio.Event()
@@ -111,6 +109,8 @@ class Dispatcher:
                 self._idle.set()
             decision = None if run is None else run.decision
             self._end(call, outcome, decision)
+            if run is not None:
+                self._replays.end(call, outcome, run.decision, run.kept)
             if trace is not None:
                 trace.end(outcome, {} if decision is None else _chosen(decision))
 
@@ -124,8 +124,10 @@ class Dispatcher:
             call, self._client, lane, lane.url, model, decision, outcome,
             reasons=[] if carries_plan else ["the route carries no plan, so the lane runs what it was set to"],
             counts_proposed=lane.abilities.counts_proposed, router=self._router,
-            max_retries=self._admission.limits.max_retries,
+            max_retries=self._admission.limits.max_retries, kept=self._replays.keep(call),
         )  # fmt: skip
+        after_ms = self.policies.policy(decision.workload).hedge_after_ms
+        run.hedge_after_s = None if after_ms is None else after_ms / 1000
         run.sent_s = time.monotonic()
         lane.enter(run.sent_s)
         return run
@@ -140,7 +142,7 @@ class Dispatcher:
         self._metrics.ended(outcome)
         if decision is not None:
             # Behind the answer, which is written before the loop turns again.
-            asyncio.get_running_loop().call_soon(self._learn, decision, outcome, call)
+            asyncio.get_running_loop().call_soon(self._learn, decision, outcome)
         logger.info(
             "request %s %s: %d %s in %.3f s",
             call.request_id, call.path, outcome.status, outcome.error_code or "ok", outcome.total_s,
@@ -148,12 +150,8 @@ class Dispatcher:
         if self._on_outcome is not None:
             self._on_outcome(call, outcome)
 
-    def _learn(self, decision: Decision, outcome: Outcome, call: Call) -> None:
-        now_s = time.monotonic()
-        is_read = outcome.text is not None and now_s >= self._replay_due_s
-        if is_read:
-            self._replay_due_s = now_s + _REPLAY_PAUSE_S
-        feedback = feedback_of(outcome, call.body if is_read else None)
+    def _learn(self, decision: Decision, outcome: Outcome) -> None:
+        feedback = feedback_of(outcome)
         if feedback is None:
             return
         self.policies.learn(decision, feedback)

@@ -17,9 +17,7 @@ from outrider.config import Config
 from outrider.core import Outcome
 from outrider.errors import ConfigError
 from outrider.policy.decision import Decision
-from outrider.policy.features import text_of
 from outrider.policy.learning import Feedback, Learner
-from outrider.policy.lookup import Written
 from outrider.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -32,16 +30,11 @@ _SAVE_INTERVAL_S = 60.0
 _LOCK_TIMEOUT_S = 1.0
 
 
-def feedback_of(outcome: Outcome, body: Mapping[str, Any] | None) -> Feedback | None:
-    """What the policy may learn from how a request ended; None when it did not end well.
-
-    `body` is None where its text is not to be looked at.
-    """
+def feedback_of(outcome: Outcome) -> Feedback | None:
+    """What the policy may learn from how a request ended; None when it did not end well."""
     if outcome.status != 200:
         return None
-    # A stream's text is not at hand: it is relayed without being read.
-    written = None if body is None or outcome.text is None else Written.of(text_of(body), outcome.text)
-    return Feedback(outcome.stats, outcome.num_completion_tokens, outcome.phases.get("decode"), written)
+    return Feedback(outcome.stats, outcome.num_completion_tokens, outcome.phases.get("decode"))
 
 
 def record_of(decision: Decision, outcome: Outcome) -> dict[str, Any]:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from outrider.dispatch.judge import BUSY, judge
 from outrider.dispatch.run import Run
-from outrider.errors import APIError, LaneFailed, RequestError, StoreUnavailable
+from outrider.errors import APIError, LaneFailed, StoreUnavailable
 from outrider.policy.decision import Decision
 from outrider.runtimes.lane import Lane
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-#: Statuses by which lanes and we refuse for load, or say that time is over. They are no fault of the lane's.
-_NO_FAULT = frozenset({408, 429, 503, 504})
-_BUSY = frozenset({429, 503})
 
 
 async def answered(run: Run, relay: Callable[[], Awaitable[_T]]) -> _T:
@@ -30,31 +27,15 @@ async def answered(run: Run, relay: Callable[[], Awaitable[_T]]) -> _T:
         try:
             result = await relay()
         except APIError as error:
-            _judge(run, None if run.is_settled else error)
+            judge(run.lane, run.sent_s, None if run.is_settled else error, run.client.metrics)
             if run.is_settled or not _moved(run, error):
                 raise
         except (asyncio.CancelledError, ConnectionResetError):
             run.client.metrics.attempted(run.lane.name, "left")
             raise
         else:
-            _judge(run, run.failure)
+            judge(run.lane, run.sent_s, run.failure, run.client.metrics)
             return result
-
-
-def _judge(run: Run, error: APIError | None) -> None:
-    """Tell the lane's breaker, and count. A request that the lane refused for what it is was answered."""
-    breaker, result = run.lane.breaker, "answered"
-    if error is None or isinstance(error, RequestError):
-        breaker.succeeded(run.sent_s)
-    elif error.status in _NO_FAULT:
-        result = "busy" if error.status in _BUSY else "left"
-    else:
-        result = "failed"
-        num_opened = breaker.num_opened
-        breaker.failed(run.sent_s, time.monotonic())
-        if breaker.num_opened > num_opened:
-            logger.warning("lane %s is left out for a while: %s", run.lane.name, error.message)
-    run.client.metrics.attempted(run.lane.name, result)
 
 
 def _moved(run: Run, error: APIError) -> bool:
@@ -78,7 +59,7 @@ def _moved(run: Run, error: APIError) -> bool:
 
 def _found(run: Run, error: APIError) -> tuple[Decision, Lane] | None:
     """Another lane; the same one where it is the only one, and failed before it said anything."""
-    is_busy, tried = error.status in _BUSY, [*run.tried, run.lane]
+    is_busy, tried = error.status in BUSY, [*run.tried, run.lane]
     if run.router is None:
         return None
     try:

@@ -61,6 +61,10 @@ class Router:
         self._metrics.decided(decision.workload, decision.rule, plan.drafter, plan.k)
         return decision, lanes[[ability is decision.option.lane for ability in abilities].index(True)]
 
+    def served(self, call: Call, decision: Decision) -> None:
+        """The conversation went on at this decision's lane, whatever was decided for it besides."""
+        self._affinity.served(prefix_keys(call.body, decision.features.tenant), decision.lane)
+
     def _candidates(self, call: Call, model: str, fits: Callable[[Lane], bool] | None, now_s: float) -> list[Lane]:
         """Those whose breakers let it pass, or all where none does; the emptiest, which of equals is taken, first."""
         group = self._pool.ready(model, call.path)

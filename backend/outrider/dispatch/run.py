@@ -12,6 +12,8 @@ from typing import Any
 
 from outrider.core import Outcome, Report, SpecStats, WirePlan
 from outrider.dispatch.call import Call
+from outrider.dispatch.hedge import hedged
+from outrider.dispatch.replays import Kept
 from outrider.dispatch.route import Router
 from outrider.errors import APIError, DeadlineExceeded, LaneFailed
 from outrider.policy.decision import Decision
@@ -54,8 +56,14 @@ class Run:
     max_retries: int = 1
     tried: list[Lane] = field(default_factory=list)
     """Lanes of earlier attempts."""
+    hedge_after_s: float | None = None
+    """After so much silence another lane is asked too; None: never."""
+    hedged: list[str] | None = None
+    """The lanes that were asked side by side; None: there was one at a time."""
     sent_s: float = 0.0
     """`time.monotonic()` at which this attempt began."""
+    kept: Kept | None = None
+    """Where a stream's events are kept for what can be learnt of them at its end; None: nowhere."""
     _last_event_s: float = 0.0
     _decided: tuple[str, ...] | None = None
 
@@ -69,17 +77,22 @@ class Run:
 
         DeadlineExceeded, LaneFailed.
         """
-        call, self.outcome.is_sent = self.call, True
-        model = self.model if call.body.get("model") is None else None
-        attempt = lane_call(
-            call.path, call.raw, self.plan, model=model, is_stream=call.is_stream, headers=self._headers()
-        )
+        self.outcome.is_sent = True
         asyncio.get_running_loop().call_later(_SENT_S, self._explain)
-        return _InTime(self, self.client.open(self.lane.name, self.url, attempt))
+        if self.hedge_after_s is not None and self.hedged is None:  # once: it is one attempt more
+            return hedged(self, self.hedge_after_s)
+        return _InTime(self, self.sent(self.lane, self.url, self.plan))
 
-    def within_deadline(self) -> AbstractAsyncContextManager[None]:
-        """DeadlineExceeded when the request's deadline passes in the block, LaneFailed when its lane fails."""
-        return _Scope(self.lane, self.left_s())
+    def sent(self, lane: Lane, url: str, plan: Plan) -> AbstractAsyncContextManager[LaneAnswer]:
+        """One attempt at a lane, with an id of its own."""
+        call = self.call
+        model = self.model if call.body.get("model") is None else None
+        attempt = lane_call(call.path, call.raw, plan, model=model, is_stream=call.is_stream, headers=self._headers())
+        return self.client.open(lane.name, url, attempt)
+
+    def within_deadline(self, lane: Lane | None = None) -> AbstractAsyncContextManager[None]:
+        """DeadlineExceeded when the deadline passes in the block, LaneFailed when its lane, or `lane`, fails."""
+        return _Scope(lane or self.lane, self.left_s())
 
     def left_s(self) -> float | None:
         """Seconds to the deadline; None when there is none."""
@@ -90,8 +103,10 @@ class Run:
         left_s = self.left_s()
         return self.call.headers if left_s is None else {**self.call.headers, DEADLINE: str(int(1000 * left_s))}
 
-    def saw_event(self) -> None:
+    def saw_event(self, data: bytes = b"") -> None:
         """Something arrived from the lane; the first time is remembered, and long pauses are counted."""
+        if self.kept is not None:
+            self.kept.add(data)
         now_s, outcome = time.monotonic(), self.outcome
         if outcome.first_event_s is None:
             outcome.first_event_s = now_s - self.call.arrived_at_s
@@ -119,9 +134,9 @@ class Run:
         self.outcome.status, self.outcome.error_code = error.status, error.code
         self.is_settled, self.failure = True, error
 
-    def moves(self, decision: Decision, lane: Lane, url: str, reason: str) -> None:
-        """To another attempt, with nothing of the one before but its time."""
-        outcome, now_s = self.outcome, time.monotonic()
+    def moves(self, decision: Decision, lane: Lane, url: str, reason: str, sent_s: float | None = None) -> None:
+        """To another attempt, sent now or at `sent_s`, with nothing of the one before but its time."""
+        outcome, now_s = self.outcome, time.monotonic() if sent_s is None else sent_s
         self.lane.leave()
         lane.enter(now_s)
         self.tried.append(self.lane)
@@ -152,6 +167,7 @@ class Run:
             rule=decision.rule,
             task=decision.features.task,
             reasons=[*self._explain(), *self.reasons],
+            hedged=self.hedged,
             inputs=self._inputs() if call.hints.verbose else None,
         )
 

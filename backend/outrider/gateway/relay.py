@@ -13,7 +13,8 @@ from aiohttp import web
 
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneFailed
-from outrider.gateway.attach import passed_headers, take_stats, with_report, without_stats
+from outrider.gateway.attach import passed_headers, plan_headers, take_stats, with_report, without_stats
+from outrider.gateway.boundary import ALWAYS_HEADERS
 from outrider.runtimes.client import LaneAnswer
 from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.protocol import read_answers
@@ -84,6 +85,8 @@ async def relay_stream(request: web.Request, relay: Relay) -> web.StreamResponse
     """Events as they come. A failure before the first one is raised, a later one is the stream's last event."""
     async with relay.run.open() as answer:
         check_is_stream(answer)
+        if relay.run.hedged:  # perhaps by another lane than was first asked
+            request[ALWAYS_HEADERS] = request[ALWAYS_HEADERS] | plan_headers(relay.run)
         response = web.StreamResponse(headers=STREAM_HEADERS | passed_headers(answer.headers))
         await copy_stream(answer, relay, _Client(request, response))
     await response.write_eof()

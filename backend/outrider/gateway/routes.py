@@ -53,6 +53,13 @@ class Routes:
         self._reload = reload
         self._desk = Desk(pool, None) if background is None else background.desk
         self._runs = RunRoutes(background)
+        self._book = None if background is None else background.book
+        if (book := self._book) is not None:
+            metrics.watch_runs(
+                num_open=lambda: book.num_open,
+                num_unsaved=lambda: len(book.unsaved),
+                is_healthy=lambda: book.state == "ok",
+            )
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         for path in ROUTES:
@@ -133,6 +140,7 @@ class Routes:
             "status": "ready" if is_ready else "not ready",
             "lanes": [{"name": lane.name, "state": lane.state.value} for lane in self._pool.lanes],
             "policies": {"hash": self._dispatcher.files.digest},
+            "runs": "not kept" if self._book is None else self._book.state,
         }
         return json_response(body, 200 if is_ready else 503)
 
@@ -177,7 +185,11 @@ class Routes:
 async def _attempt(request: web.Request, job: Job, run: Run) -> web.StreamResponse:
     limits = {} if job.call.key is None else job.call.key.headers()
     request[ALWAYS_HEADERS] = plan_headers(run) | limits
-    if job.call.is_stream:
-        return await relay_stream(request, job.relay(run))
-    body, headers = await job.body(run)
+    try:
+        if job.call.is_stream:
+            return await relay_stream(request, job.relay(run))
+        body, headers = await job.body(run)
+    finally:
+        if run.hedged:  # perhaps on another lane now
+            request[ALWAYS_HEADERS] = plan_headers(run) | limits
     return web.Response(body=body, headers={"Content-Type": "application/json", **headers})

@@ -80,7 +80,7 @@ class StreamRelay:
             return self._pass(event.raw)
         before = b"" if self._has_begun else self._release()
         self._has_begun = True
-        self.run.saw_event()
+        self.run.saw_event(event.data)
         return before + self._take_data(event, event.data)
 
     def _take_data(self, event: Event, data: bytes) -> bytes:

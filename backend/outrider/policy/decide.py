@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -13,6 +13,7 @@ from outrider.policy.decision import Decision, refusal_shown, refusals_shown
 from outrider.policy.features import Features
 from outrider.policy.learning import Feedback, Learner
 from outrider.policy.limits import Match, WorkloadPolicy
+from outrider.policy.lookup import Written
 from outrider.policy.options import UNSERVED, Row
 from outrider.policy.plan import Plan
 from outrider.policy.settle import Settled, Settler, plain_of
@@ -103,6 +104,11 @@ class PolicySet:
     def learn(self, decision: Decision, feedback: Feedback) -> None:
         """Take in how a decided request went."""
         self.learner.learn(decision, feedback)
+        self._surveyor.follow(decision.kind)
+
+    def replay(self, decision: Decision, written: Written) -> Iterator[None]:
+        """Take in what look-ups would have shown of a finished answer, bit by bit as the iterator is advanced."""
+        yield from self.learner.replay(decision, written)
         self._surveyor.follow(decision.kind)
 
     def _workload(self, features: Features, origin: Origin | None) -> WorkloadPolicy:

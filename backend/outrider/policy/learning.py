@@ -5,13 +5,14 @@ Plain data in and out; who stores it lies outside.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 from random import Random
 from typing import Any, Protocol
 
 from outrider.core import SpecStats
 from outrider.policy.acceptance import LOOK_UPS, Acceptance, Cell
-from outrider.policy.lookup import Written, replayed
+from outrider.policy.lookup import Replay, Written
 from outrider.policy.plan import Plan
 from outrider.policy.rounds import Rounds
 
@@ -43,8 +44,6 @@ class Feedback:
     """Tokens of the answer."""
     decode_s: float | None = None
     """Seconds from the first token to the last."""
-    written: Written | None = None
-    """The text, where whoever ran it has it at hand; it is looked at once and never kept."""
 
 
 class Decided(Protocol):
@@ -160,8 +159,6 @@ class Learner:
         plan, stats, cell = decided.plan, feedback.stats, decided.cell
         if not plan.is_off and stats is not None:
             self.acceptance.update(cell, stats, plan.k)
-        if feedback.written is not None:
-            self._replay(decided, feedback.written)
         num_tokens, decode_s = feedback.num_tokens, feedback.decode_s
         if num_tokens is None or not decode_s or num_tokens < 2:
             return
@@ -190,15 +187,15 @@ class Learner:
             gate.measured(plain_s / taken_s)
             self.num_changes += before != (gate.is_closed, gate.is_proven)
 
-    def _replay(self, decided: Decided, written: Written) -> None:
-        """What look-ups that did not run would have shown, which costs nobody a try."""
-        stats = replayed(written, _REPLAY_K)
-        if stats is None:
-            return
-        for drafter in LOOK_UPS:
-            if drafter != decided.plan.drafter:
+    def replay(self, decided: Decided, written: Written) -> Iterator[None]:
+        """Take in what look-ups that did not run would have shown of a finished text, which costs nobody a try; stops
+        often, so that others may work in between. The text is not kept."""
+        for drafter in LOOK_UPS - {decided.plan.drafter}:
+            replay = Replay(drafter, _REPLAY_K)
+            yield from replay.rounds(written)
+            if replay.stats is not None:
                 cell = decided.cell._replace(drafter=drafter, is_sampled=False)
-                self.acceptance.replay(cell, stats, _REPLAY_K)
+                self.acceptance.replay(cell, replay.stats, _REPLAY_K)
 
     def to_state(self, key: dict[str, str]) -> dict[str, Any]:
         """Plain data for JSON. `key` says what it was learnt on: model and build."""

@@ -8,19 +8,20 @@ few tokens and too low an acceptance.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from outrider.core import SpecStats
+from outrider.core import MAX_K, SpecStats
+from outrider.suffixes import MAX_MATCH, Growth, SuffixAutomaton, best_growth
 
 _PIECE = re.compile(r" ?[^\W\d_]+| ?\d| ?[^\w\s]+|_|\s+")
 #: A pair is where look-up starts, as in the engine's drafter.
 _MIN_MATCH = 2
-#: What the engine's drafter follows: the longest match up to this, and two drafts for each matched token.
+#: What the engine's n-gram drafter follows: the longest match up to this, and two drafts for each matched token.
 _MAX_MATCH, _DRAFTS_PER_MATCHED = 32, 2
 #: A replay looks at this much of the prompt's end and the answer's beginning, and at so many occurrences of a pair:
-#: that bounds its time to a millisecond or two.
+#: that bounds its time to a few milliseconds.
 _PROMPT, _ANSWER, _OCCURRENCES = 512, 256, 8
 
 
@@ -54,54 +55,103 @@ class Written(NamedTuple):
         return cls(split_text(prompt[-_PROMPT * 6 :]), split_text(answer[: _ANSWER * 6]))
 
 
-def replayed(written: Written, k: int) -> SpecStats | None:
-    """What rounds of look-up with k drafts would have shown of a text, whatever wrote it; None when it is too short.
+class Replay:
+    """What rounds of one look-up with k drafts would have shown of a text, whatever wrote it.
 
     The drafts are deterministic, so a sampled answer tells as much of them as a greedy one.
     """
-    tokens = list(written.prompt[-_PROMPT:])
-    answer = written.answer[:_ANSWER]
-    lookup, histogram, num_proposed, at = _LookUp(), [0] * (k + 1), 0, 1
-    for token in (*tokens, *answer[:1]):
-        lookup.add(token)
-    while at < len(answer) - 1:
-        # The target's own token follows the drafts, so the last one is never drafted.
-        drafts = lookup.drafts(min(k, len(answer) - 1 - at))
-        wrong = (i for i, (draft, token) in enumerate(zip(drafts, answer[at:], strict=False)) if draft != token)
-        accepted = next(wrong, len(drafts))
-        histogram[accepted] += 1
-        num_proposed += len(drafts)
-        for token in answer[at : at + accepted + 1]:
+
+    def __init__(self, drafter: str, k: int) -> None:
+        self._lookup, self._k = _RULES[drafter](), k
+        self._histogram = [0] * (k + 1)
+        self._num_proposed = 0
+
+    def rounds(self, written: Written) -> Iterator[None]:
+        """Look through a text; stops after each round, so that others may work between them."""
+        ids: dict[Hashable, int] = {}
+        prompt, answer = (
+            [ids.setdefault(token, len(ids)) for token in tokens]
+            for tokens in (written.prompt[-_PROMPT:], written.answer[:_ANSWER])
+        )
+        lookup, at = self._lookup, 1
+        for token in (*prompt, *answer[:1]):
             lookup.add(token)
-        at += accepted + 1
-    num_rounds = sum(histogram)
-    num_accepted = sum(i * n for i, n in enumerate(histogram))
-    return SpecStats(num_rounds, num_accepted, tuple(histogram), num_proposed) if num_rounds else None
+        while at < len(answer) - 1:
+            # The target's own token follows the drafts, so the last one is never drafted.
+            drafts = lookup.drafts(min(self._k, len(answer) - 1 - at))
+            accepted = _num_accepted(drafts, answer[at:])
+            self._histogram[accepted] += 1
+            self._num_proposed += len(drafts.token_ids)
+            for token in answer[at : at + accepted + 1]:
+                lookup.add(token)
+            at += accepted + 1
+            yield
+
+    @property
+    def stats(self) -> SpecStats | None:
+        """Of the rounds so far; None before the first, as for an answer that is too short."""
+        num_accepted = sum(i * n for i, n in enumerate(self._histogram))
+        num_rounds = sum(self._histogram)
+        return SpecStats(num_rounds, num_accepted, tuple(self._histogram), self._num_proposed) if num_rounds else None
+
+
+def _num_accepted(drafts: Growth, answer: Sequence[int]) -> int:
+    """How far a path from the root goes along the answer."""
+    node, depth = -1, 0
+    for i, (token, parent) in enumerate(zip(drafts.token_ids, drafts.parents, strict=True)):
+        # Parents stand before their children, so one pass finds the path.
+        if parent == node and token == answer[depth]:
+            node, depth = i, depth + 1
+    return depth
+
+
+class _Rule(Protocol):
+    """How a drafter of the engine proposes from the text so far."""
+
+    def add(self, token: int) -> None: ...
+    def drafts(self, k: int) -> Growth: ...
+
+
+class _Suffixes:
+    """The tree of what most often followed the text's end in this text, as the engine's drafter grows it."""
+
+    def __init__(self) -> None:
+        self._automaton = SuffixAutomaton(MAX_MATCH + MAX_K)
+        self._tail: list[int] = []
+
+    def add(self, token: int) -> None:
+        self._automaton.append(token)
+        self._tail.append(token)
+        del self._tail[:-MAX_MATCH]
+
+    def drafts(self, k: int) -> Growth:
+        return best_growth((self._automaton,), self._tail, k)
 
 
 class _LookUp:
     """The longest earlier occurrence of a text's end, of equals the newest, as the engine's drafter finds it."""
 
     def __init__(self) -> None:
-        self._tokens: list[Hashable] = []
-        self._ends: dict[tuple[Hashable, Hashable], list[int]] = {}
+        self._tokens: list[int] = []
+        self._ends: dict[tuple[int, int], list[int]] = {}
         """By pair of neighbours: the places right behind it, oldest first."""
 
-    def add(self, token: Hashable) -> None:
+    def add(self, token: int) -> None:
         if self._tokens:
             self._ends.setdefault((self._tokens[-1], token), []).append(len(self._tokens) + 1)
         self._tokens.append(token)
 
-    def drafts(self, k: int) -> list[Hashable]:
+    def drafts(self, k: int) -> Growth:
         tokens = self._tokens
         if len(tokens) <= _MIN_MATCH:
-            return []
+            return Growth()
         ends = self._ends[tokens[-2], tokens[-1]][-_OCCURRENCES - 1 : -1]
         if not ends:
-            return []
+            return Growth()
         length, end = max((self._match(end), end) for end in ends)
         period = len(tokens) - end
-        return [tokens[end + i % period] for i in range(min(k, _DRAFTS_PER_MATCHED * length))]
+        num = min(k, _DRAFTS_PER_MATCHED * length)
+        return Growth(0.0, tuple(tokens[end + i % period] for i in range(num)), tuple(range(-1, num - 1)))
 
     def _match(self, end: int) -> int:
         """How many tokens before `end` equal the text's last ones."""
@@ -110,3 +160,6 @@ class _LookUp:
         while size < limit and tokens[end - 1 - size] == tokens[-1 - size]:
             size += 1
         return size
+
+
+_RULES: Mapping[str, Callable[[], _Rule]] = {"ngram": _LookUp, "suffix": _Suffixes}

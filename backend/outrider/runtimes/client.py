@@ -73,6 +73,8 @@ class LaneAnswer:
     def __init__(self, lane: str, connection: Connection) -> None:
         self._lane = lane
         self._connection = connection
+        self._ahead = b""
+        """Bytes of the body that were waited for and not yet given."""
         self.is_ended = False
         """The lane has nothing more to do for this request."""
 
@@ -80,10 +82,15 @@ class LaneAnswer:
     def headers(self) -> Mapping[str, str]:
         return self._connection.headers
 
+    async def begin(self) -> None:
+        """Wait for the body's first bytes, or its end. LaneFailed when the connection breaks."""
+        with _Translated(self._lane):
+            self._ahead = await self._connection.read()
+
     async def body(self) -> bytes:
         """The whole body of an answer that is no stream."""
         with _Translated(self._lane):
-            raw = await self._connection.read_all()
+            raw = self._ahead + await self._connection.read_all()
         self.is_ended = True
         return raw
 
@@ -95,7 +102,7 @@ class LaneAnswer:
         decoder = SSEDecoder()
         while True:
             with _Translated(self._lane):
-                data = await self._connection.read()
+                data, self._ahead = self._ahead or await self._connection.read(), b""
                 events = decoder.feed(data) if data else decoder.close()
             is_done = any(event.data == DONE for event in events)
             self.is_ended = is_done or not data

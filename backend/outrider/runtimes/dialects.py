@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -68,6 +68,16 @@ class Dialect:
             return text if isinstance(text, str) else None
         return None
 
+    def streamed_text(self, chunks: Sequence[Mapping[str, Any]]) -> str:
+        """What the chunks of a stream with one choice say together."""
+        return "".join(part for part in map(self._part, chunks) if isinstance(part, str))
+
+    def _part(self, chunk: Mapping[str, Any]) -> object:
+        for choice in protocol.choices_of(chunk):
+            delta = choice.get("delta")
+            return delta.get("content") if isinstance(delta, dict) else choice.get("text")
+        return None
+
     def details(self, chunk: Mapping[str, Any]) -> list[Any] | None:
         """Counts of speculation, one entry a choice; None when the chunk has none."""
         sglext = chunk.get("sglext")
@@ -112,6 +122,10 @@ class _Generate(Dialect):
         count = _meta(chunk).get("completion_tokens")
         return count if isinstance(count, int) else None
 
+    def streamed_text(self, chunks: Sequence[Mapping[str, Any]]) -> str:
+        texts = [chunk["text"] for chunk in chunks if isinstance(chunk.get("text"), str)]
+        return texts[-1] if texts else ""
+
     def details(self, chunk: Mapping[str, Any]) -> list[Any] | None:
         return [_meta(chunk)] if self.num_finished(chunk) and "spec_verify_ct" in _meta(chunk) else None
 
@@ -143,6 +157,9 @@ class _Responses(Dialect):
         inner = chunk.get("response", chunk)
         return _output_tokens(inner) if isinstance(inner, dict) else None
 
+    def _part(self, chunk: Mapping[str, Any]) -> object:
+        return chunk.get("delta") if chunk.get("type") == "response.output_text.delta" else None
+
     def error_event(self, error: APIError) -> bytes:
         fields = error.to_wire()["error"]
         return b"event: error\ndata: " + orjson.dumps(fields | {"type": "error"}) + b"\n\n"
@@ -169,6 +186,10 @@ class _Messages(Dialect):
 
     def completion_tokens(self, chunk: Mapping[str, Any]) -> int | None:
         return _output_tokens(chunk)
+
+    def _part(self, chunk: Mapping[str, Any]) -> object:
+        delta = chunk.get("delta")
+        return delta.get("text") if isinstance(delta, dict) else None
 
     def error_body(self, error: APIError) -> dict[str, Any]:
         """Anthropic's envelope; our code and parameter stand in it too."""

@@ -124,6 +124,18 @@ class Metrics:
         queued = Gauge("outrider_queued", "Requests waiting for admission", registry=self.registry)
         queued.set_function(num_queued)
 
+    def watch_runs(
+        self, *, num_open: Callable[[], int], num_unsaved: Callable[[], int], is_healthy: Callable[[], bool]
+    ) -> None:
+        """Read these on every scrape, where runs are kept. Call once."""
+        gauges: dict[str, tuple[str, Callable[[], int]]] = {
+            "outrider_runs_open": ("Durable runs of this process that have not ended", num_open),
+            "outrider_runs_unsaved": ("Ends of runs that could not be stored yet", num_unsaved),
+            "outrider_runs_healthy": ("1 while runs are looked after and their store can be used", is_healthy),
+        }
+        for name, (what, read) in gauges.items():
+            Gauge(name, what, registry=self.registry).set_function(read)
+
     def answered(self, route: str, status: int) -> None:
         """Count one HTTP request."""
         self._child(self._requests, route, str(status)).inc()

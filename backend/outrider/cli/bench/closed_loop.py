@@ -113,7 +113,7 @@ class _Traffic:
     def _end(self, request: Request) -> None:
         if request.decision is not None:
             written = Written(self._ours.encode(request.case), request.token_ids)
-            self._decider.learn(request.decision, replace(request.feedback, written=written))
+            self._decider.learn(request.decision, request.feedback, written)
 
 
 class ClosedLoop:

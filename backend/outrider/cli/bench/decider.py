@@ -12,6 +12,7 @@ from outrider.policy.decision import Decision
 from outrider.policy.features import extract_features
 from outrider.policy.learning import Feedback
 from outrider.policy.loader import Source, load_policies
+from outrider.policy.lookup import Written
 
 if TYPE_CHECKING:
     from outrider.cli.bench.ours import EngineArm
@@ -32,6 +33,9 @@ class Decider:
         load = LaneLoad(num_others, 0, self._ability.max_running, now_s)
         return self._policies.decide(extract_features(body, Hints()), Hints(), [LaneView(self._ability, load)], now_s)
 
-    def learn(self, decision: Decision, feedback: Feedback) -> None:
-        """Take in how a decided request went."""
+    def learn(self, decision: Decision, feedback: Feedback, written: Written | None = None) -> None:
+        """Take in how a decided request went, and what look-ups would have shown of its text."""
         self._policies.learn(decision, feedback)
+        if written is not None:
+            for _ in self._policies.replay(decision, written):
+                pass

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import torch
 
-from outrider.engine.drafters.automaton import SuffixAutomaton
 from outrider.engine.drafters.eagle import EagleDrafter
-from outrider.engine.drafters.suffix import DEPTH, MAX_MATCH, best_growth
+from outrider.engine.drafters.suffix import DEPTH
 from outrider.speculation.proposal import Proposal, TopKTree
+from outrider.suffixes import MAX_MATCH, SuffixAutomaton, best_growth
 
 #: Drafts that a head is expected to get right before its first step, and the weight of each later step.
 USUAL_GAIN, STEP_WEIGHT = 1.0, 0.1

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.drafters.automaton import SuffixAutomaton
+from outrider.suffixes import SuffixAutomaton
 
 texts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=25), max_size=4)
 
