@@ -13,7 +13,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.app import serving
-from outrider.config import Config, ServerSection
+from outrider.config import Config, RunsSection, ServerSection
 from outrider.engine.loop import EngineLoad
 from outrider.engine.metrics import EngineMetrics
 from outrider.runtimes.lane import Lane
@@ -47,9 +47,10 @@ def known(page: str) -> dict[str, set[str]]:
     return found
 
 
-async def page_of_a_gateway() -> str:
-    """After one answered request."""
-    config = Config(server=ServerSection(port=0))
+async def page_of_a_gateway(folder: Path) -> str:
+    """After one answered request, with a store of runs."""
+    runs = RunsSection(url=f"sqlite+aiosqlite:///{folder}/runs.sqlite")
+    config = Config(server=ServerSection(port=0), runs=runs)
     async with ScriptedLane() as scripted, serving(config, lanes=[lane := Lane("a", scripted.url)]) as gateway:
         await lane.wait_until_ready()
         async with AsyncClient(f"{gateway.url}/v1") as client, aiohttp.ClientSession() as http:
@@ -59,9 +60,10 @@ async def page_of_a_gateway() -> str:
 
 
 @pytest.fixture(scope="module")
-def metrics() -> dict[str, set[str]]:
+def metrics(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Of a gateway and of a lane: name -> labels."""
-    return known(asyncio.run(page_of_a_gateway())) | known(EngineMetrics().render(EngineLoad()).decode())
+    page = asyncio.run(page_of_a_gateway(tmp_path_factory.mktemp("runs")))
+    return known(page) | known(EngineMetrics().render(EngineLoad()).decode())
 
 
 def test_every_query_asks_for_what_is_there(metrics: dict[str, set[str]]) -> None:
