@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from made_result import NASTY, TASKS, made_result
 
+from made_result import NASTY, TASKS, made_result
 from outrider.workloads.report_tables import error_rows, glance_rows, task_rows, wait_rows
 from outrider.workloads.tables import Figure
 
