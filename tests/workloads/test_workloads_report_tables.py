@@ -34,6 +34,15 @@ def test_tasks_keep_their_arms_together() -> None:
     assert all(row["same text"] is None for row in rows[6:])
 
 
+def test_the_most_frequent_plans_are_named() -> None:
+    """Of those that a policy tried; the others are counted."""
+    result = made_result()
+    plans = {"ngram k=2": 9, "off": 4, "suffix k=2": 3, "ngram k=8": 1, "prediction k=2": 1}
+    tried = [cell.model_copy(update={"plans": plans}) for cell in result.cells]
+    row = glance_rows(result.model_copy(update={"cells": tried}))[1]
+    assert row["drafter and k"] == "ngram k=2 ×9, off ×4, suffix k=2 ×3, 2 more"
+
+
 def test_few_jobs_have_no_interval() -> None:
     """It would promise too much."""
     result = made_result()

@@ -15,7 +15,7 @@ _LATENCIES: tuple[tuple[Metric, str], ...] = (
     ("ttft_ms", "first token ms"), ("tpot_ms", "ms/token"), ("gap_ms", "pause ms"),
 )  # fmt: skip
 _COMPARED: tuple[Metric, ...] = ("tokens_per_s", "ttft_ms", "tpot_ms", "latency_ms")
-_MOST_ERRORS, _MOST_CHARS = 20, 300
+_MOST_ERRORS, _MOST_CHARS, _MOST_PLANS = 20, 300, 3
 
 _Cells = dict[str, Value]
 
@@ -40,7 +40,9 @@ def _glance(result: Result, cell: Cell) -> Row:
 
 def _over_rounds(values: list[float]) -> Figure | None:
     """The median, and from the slowest to the fastest round."""
-    return Figure(median(values), min(values), max(values)) if values else None
+    if len(values) < 2:
+        return Figure(values[0]) if values else None
+    return Figure(median(values), min(values), max(values))
 
 
 def task_rows(result: Result) -> list[Row]:
@@ -156,10 +158,17 @@ def _drafts(cell: Cell) -> _Cells:
     """Dashes for an arm that did not speculate: missing is not zero."""
     return {
         "accept length": _figure(cell.accept_length),
-        "drafter and k": ", ".join(f"{plan} ×{num}" for plan, num in cell.plans.items()) or None,
+        "drafter and k": _plans(cell),
         "drafts": cell.num_proposed,
         "wasted": cell.num_wasted,
     }
+
+
+def _plans(cell: Cell) -> str | None:
+    """The most frequent; a policy that learns tries many."""
+    found = [f"{plan} ×{num}" for plan, num in cell.plans.items()]
+    more = len(found) - _MOST_PLANS
+    return ", ".join([*found[:_MOST_PLANS], *([f"{more} more"] if more > 0 else [])]) or None
 
 
 def _counts(cell: Cell) -> _Cells:
