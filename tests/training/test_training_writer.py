@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def written(model: Path, prompts: list[TrainingPrompt], seed: int = 0) -> list[Written]:
     target = LlamaModel(model)
     writer = Writer(target, Tokenizer(model), points_of(target), seed)
-    return sorted(writer.write(iter(prompts), lambda: True), key=lambda text: text.prompt.index)
+    return sorted(writer.write(iter(prompts), lambda num_begun: True), key=lambda text: text.prompt.index)
 
 
 def test_each_text_is_written_as_if_alone(model: Path) -> None:
@@ -76,5 +76,5 @@ def test_what_was_begun_is_finished(model: Path) -> None:
     prompts = (TrainingPrompt(i, "chat", f"DE{'F' * i}", 0.8) for i in count())
     target = LlamaModel(model)
     writer = Writer(target, Tokenizer(model), points_of(target), 0)
-    found = list(writer.write(prompts, lambda: next(asked) < 3))
+    found = list(writer.write(prompts, lambda num_begun: next(asked) < 3))
     assert len(found) == 3 and all(text.answer_ids for text in found)

@@ -12,7 +12,7 @@ from outrider.engine.tokenizer import Tokenizer
 from outrider.training.corpus import Corpus, Progress, Text
 from outrider.training.features import SHARD, points_of, shard_path, write_shard
 from outrider.training.prompts import prompts
-from outrider.training.writer import Writer
+from outrider.training.writer import MAX_ANSWER, Writer
 
 
 def gather(
@@ -38,7 +38,12 @@ def gather(
         for prompt in prompts()
         if prompt.index not in done and prompt.text not in texts and (prompt.text or writer.can_ask)
     )
-    for written in writer.write(source, lambda: corpus.num_tokens < num_tokens and time.monotonic() < deadline):
+
+    def is_open(num_begun: int) -> bool:
+        expected = corpus.num_tokens + num_begun * MAX_ANSWER // 2
+        return expected < num_tokens and time.monotonic() < deadline
+
+    for written in writer.write(source, is_open):
         prompt = written.prompt
         text = Text(
             prompt.index, prompt.task, prompt.temperature, prompt.text, written.prompt_ids, written.answer_ids

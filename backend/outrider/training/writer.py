@@ -72,11 +72,11 @@ class Writer:
         """Whether the target can ask itself: something must stand before a question."""
         return bool(self._before)
 
-    def write(self, source: Iterator[TrainingPrompt], is_open: Callable[[], bool]) -> Iterator[Written]:
-        """Texts as they are finished. Once `is_open` says no, only those that were begun are."""
+    def write(self, source: Iterator[TrainingPrompt], is_open: Callable[[int], bool]) -> Iterator[Written]:
+        """Texts as they are finished. `is_open` says whether another is begun beside so many; those are finished."""
         sheets: list[_Sheet] = []
         while True:
-            while self._free and is_open() and (prompt := next(source, None)) is not None:
+            while self._free and is_open(len(sheets)) and (prompt := next(source, None)) is not None:
                 sheets.append(self._begin(prompt))
             if not sheets:
                 return
