@@ -109,6 +109,19 @@ def test_tries_stay_within_their_share_and_find_the_better_drafter(share: float)
     assert (plans[-20:].count("draft_model") > 15) is (share > 0)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_the_next_larger_k_is_tried_where_no_other_drafter_is_due(share: float) -> None:
+    """What drafts beyond those that run are worth is only guessed. Never without tries, nor beyond the bound."""
+    policies = only(drafters={"draft_model": {"max_k": 16}}, exploration={"share": share, "control": 0})
+    ability = lane(cost=toy_cost(0.05))
+    decisions = [decide(policies, features("code"), view(ability)) for _ in range(60)]
+    best = decisions[0].plan.k
+    tried = [decision.plan.k for decision in decisions if decision.rule == "explore"]
+    assert set(tried) == ({best + 1} if share else set()) and len(tried) <= 60 * share
+    bounded = only(drafters={"draft_model": {"max_k": best}}, exploration={"share": share, "control": 0})
+    assert all(decide(bounded, features("code"), view(ability)).rule == "best-rate" for _ in range(60))
+
+
 @pytest.mark.parametrize("drafter", ["ngram", "suffix", "draft_model"])
 @pytest.mark.parametrize("task", ["chat", "quote", "code"])
 @pytest.mark.parametrize("cost", [EMBEDDED.cost, toy_cost(0.1)], ids=["small-cpu", "flat"])
