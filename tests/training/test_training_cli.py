@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from outrider.cli.main import app
+from outrider.errors import ConfigError
 from random_llama import write_random_llama
 
 
@@ -49,3 +50,9 @@ def test_a_head_is_trained_and_measured(tmp_path: Path) -> None:
     assert lengths["draft_model chain k=4"] == pytest.approx(11 / 3)
     worth = json.loads((out / "config.json").read_text())["outrider"]["worth"]
     assert worth["drafts"].startswith("eagle2") and "int8" not in worth["drafts"] and worth["against_off"] > 0
+
+
+def test_a_worth_without_greedy_answers_is_refused() -> None:
+    """Before anything is loaded: nothing could be recorded."""
+    done = CliRunner().invoke(app, ["bench", "heads", "--record", "--temperature", "1"])
+    assert isinstance(done.exception, ConfigError) and "--temperature 0" in str(done.exception)
