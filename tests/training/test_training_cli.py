@@ -9,7 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from outrider.cli.main import app
+<<<<<<< HEAD
 from outrider.plots.png import can_draw
+=======
+from outrider.errors import ConfigError
+>>>>>>> tr
 from random_llama import write_random_llama
 
 
@@ -43,6 +47,13 @@ def test_a_head_is_trained_and_measured(tmp_path: Path) -> None:
     assert tables["accept length by task"][0]["task"] == "tools"
     assert len(tables["aims"]) == 5
     lengths = {row["drafts"]: row.get("accept length") for row in rows if row["T"] == "0.0"}
-    assert lengths["draft_model chain k=4"] == pytest.approx(5.0), "the target drafts for itself"
+    # The target drafts for itself, and all is accepted: after a first token 5, 5, and the one that is still wanted.
+    assert lengths["draft_model chain k=4"] == pytest.approx(11 / 3)
     worth = json.loads((out / "config.json").read_text())["outrider"]["worth"]
     assert worth["drafts"].startswith("eagle2") and "int8" not in worth["drafts"] and worth["against_off"] > 0
+
+
+def test_a_worth_without_greedy_answers_is_refused() -> None:
+    """Before anything is loaded: nothing could be recorded."""
+    done = CliRunner().invoke(app, ["bench", "heads", "--record", "--temperature", "1"])
+    assert isinstance(done.exception, ConfigError) and "--temperature 0" in str(done.exception)
