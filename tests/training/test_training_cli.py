@@ -9,11 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from outrider.cli.main import app
-<<<<<<< HEAD
-from outrider.plots.png import can_draw
-=======
 from outrider.errors import ConfigError
->>>>>>> tr
+from outrider.plots.png import can_draw
 from random_llama import write_random_llama
 
 
