@@ -52,7 +52,7 @@ def test_rounds_follow_one_another_in_a_trace(trace: Path) -> None:
     first, second, third = (trace_entries(arrivals, 2, number) for number in range(3))
     assert [entry.at_s for entry in first] == pytest.approx([0, 0.5])
     assert [(one.num_context, one.num_generated) for one in second] == [(30, 3), (40, 4)]
-    assert [entry.num_context for entry in third] == [50]
+    assert [entry.num_context for entry in third] == [50, 10]
     assert [entry.num_context for entry in trace_entries(arrivals, 2, 5)] == [10, 20]
 
 

@@ -22,7 +22,9 @@ def train(  # noqa: PLR0913 - one parameter per flag
         Path | None,
         typer.Option(help="Folder of texts and states, which heads of one model share; default: in the cache."),
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.1, help="For all of it: texts, states and training.")] = 90.0,
+    minutes: Annotated[
+        float, typer.Option(min=0.1, help="For all of it; on a CPU, training counts only those it has the cores.")
+    ] = 90.0,
     num_tokens: Annotated[int, typer.Option(min=256, help="Tokens of texts at most.")] = 400_000,
     draft_vocab: Annotated[int, typer.Option(min=16, help="Tokens that the head can draft.")] = 8192,
     begin_with: Annotated[

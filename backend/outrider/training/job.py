@@ -84,8 +84,11 @@ def run(job: Job, progress: Progress) -> Trained:
     trainer = Trainer(recipe, selection, pieces, job.out / "run", settings)
     if stored is not None:
         trainer.restore(stored)
+        if job.begin_with is not None and trainer.state.begun_with != _origin(job.begin_with):
+            raise ModelError(f"{job.out} was not begun with the head in {job.begin_with}")
     elif job.begin_with is not None:
         recipe.begin_with(job.begin_with, engine.model.config)
+        trainer.state.begun_with = _origin(job.begin_with)
     scores = trainer.run(progress)
     note = _note(job, selection, trainer.state, scores, device_name(engine.model.placement))
     recipe.write(job.out, note, scores)
@@ -143,7 +146,7 @@ def _note(job: Job, selection: Selection, state: TrainState, scores: Scores, dev
         "kind": job.kind,
         "base_model": job.model.name,
         "command": job.command,
-        "begun_with": None if job.begin_with is None else _origin(job.begin_with),
+        "begun_with": state.begun_with,
         "draft_vocab": len(selection.token_ids),
         "data": {
             "sha256": selection.digest,

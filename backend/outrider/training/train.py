@@ -62,6 +62,8 @@ class TrainState:
     """Batches of the epoch that are done."""
     has_natural: bool = True
     """Whether natural text is among them."""
+    begun_with: dict[str, Any] | None = None
+    """How the head was made that it began with; None when it began anew."""
     losses: list[tuple[int, float]] = field(default_factory=list)
     """Step and mean loss since the entry before."""
     agreements: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)

@@ -77,7 +77,11 @@ def due_times(arrivals: Poisson | Bursts, num: int, seed: str) -> list[float]:
 def trace_entries(arrivals: Trace, num: int, round_number: int) -> list[Entry]:
     """The round's `num` requests of the trace, scaled, the first at 0; from its beginning again behind its end."""
     trace = read_trace(arrivals.file)
-    first = round_number * num % len(trace)
-    part = trace[first : first + num]
+    whole_s = trace[-1].at_s - trace[0].at_s
+    part = []
+    for i in range(round_number * num, (round_number + 1) * num):
+        again, at = divmod(i, len(trace))
+        entry = trace[at]
+        part.append(Entry(entry.at_s + again * whole_s, entry.num_context, entry.num_generated))
     scaled = [entry.scaled(arrivals.speed, arrivals.length) for entry in part]
     return [Entry(entry.at_s - scaled[0].at_s, entry.num_context, entry.num_generated) for entry in scaled]

@@ -41,6 +41,7 @@ class Bench:
     async def run(self, sides: Sequence[Side]) -> None:
         """All rounds, each beginning with another arm; jobs that the ledger has are not asked again."""
         total = self._suite.num_requests * len(sides) * self._suite.rounds
+        self._end_cut_off()
         for number in range(self._suite.rounds):
             first = number % len(sides)
             for side in (*sides[first:], *sides[:first]):
@@ -49,6 +50,12 @@ class Bench:
                 if left := [due for due in dues if (number, due.number) not in done]:
                     await self._warm_up(side.target)
                     await self._stretch(side, number, left, total)
+
+    def _end_cut_off(self) -> None:
+        """What a killed process did of a stretch is one, too."""
+        known = sum(one.num_requests for one in self._ledger.stretches)
+        if left := self._ledger.records[known:]:
+            self._ledger.stretch_ended(_summed(left[0].arm, left[0].round, left, Seen()))
 
     async def _warm_up(self, target: Target) -> None:
         """Every prompt once to a target, a token each, so that no arm pays for what the next finds cached.
@@ -92,10 +99,11 @@ class Bench:
 def _summed(arm: str, number: int, records: Sequence[Record], seen: Seen) -> Stretch:
     seconds = max(one.end_s for one in records)
     good = [one for one in records if one.error is None]
-    num_tokens = sum(one.num_tokens or 0 for one in good)
+    counts = [one.num_tokens for one in good if one.num_tokens is not None]
+    num_tokens = sum(counts) if len(counts) == len(good) else None
     return Stretch(
         arm=arm, round=number, seconds=seconds, num_requests=len(records), num_tokens=num_tokens,
-        tokens_per_s=num_tokens / seconds, requests_per_s=len(good) / seconds,
+        tokens_per_s=None if num_tokens is None else num_tokens / seconds, requests_per_s=len(good) / seconds,
         lag_p99_ms=seen.lag_p99_ms, late_p99_ms=seen.late_p99_ms, cpu_share=seen.cpu_share,
     )  # fmt: skip
 
@@ -113,7 +121,8 @@ def result_of(suite: Suite, ledger: Ledger, stated: Stated) -> Result:
     """Of what the ledger has, be it complete or not; arms beyond the first are held against it."""
     records, slo, arms = ledger.records, stated.slo, ledger.head.arms
     by_arm = {arm.name: [one for one in records if one.arm == arm.name] for arm in arms}
-    num_jobs = sum(len(ledger.done(arm.name)) for arm in arms)
+    # Rounds beyond those that are asked for now do not make up for others.
+    num_jobs = sum(number < suite.rounds for arm in arms for number, _ in ledger.done(arm.name))
     wanted = sum(len(Rounds(suite).dues(arm.name, number)) for arm in arms for number in range(suite.rounds))
     base = by_arm[arms[0].name]
     return Result(

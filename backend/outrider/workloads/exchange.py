@@ -85,6 +85,8 @@ class Reading:
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     finish_reason: str | None = None
     usage: dict[str, Any] = field(default_factory=dict)
+    num_counted: int = 0
+    """Tokens of the steps so far."""
     report: Report | None = None
     observed: Observed | None = None
     """Of a report, or of vLLM's `metrics.speculative_decoding`."""
@@ -109,11 +111,12 @@ class Reading:
             error = chunk["error"]
             self.error = str(error.get("message") or error) if isinstance(error, dict) else str(error)
         usage = chunk.get("usage") or {}
-        count, before = usage.get("completion_tokens"), self.usage.get("completion_tokens", 0)
+        count, before = usage.get("completion_tokens"), self.num_counted
         self.usage |= usage
         brought = [self._take_choice(choice) for choice in chunk.get("choices") or ()]
         if any(brought) or (self.steps and brought and count is not None and count > before):
             self.steps.append((at_s, None if count is None else count - before))
+            self.num_counted = count or before
         self._take_report(chunk)
 
     def _take_choice(self, choice: dict[str, Any]) -> bool:
@@ -124,7 +127,9 @@ class Reading:
             self.text.append(content)
         for call in delta.get("tool_calls") or ():
             self._take_call(call)
-        return bool(content or delta.get("tool_calls") or delta.get("reasoning_content"))
+        # SGLang's and vLLM's names of what a model thinks.
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        return bool(content or delta.get("tool_calls") or thought)
 
     def _take_call(self, wire: dict[str, Any]) -> None:
         empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}

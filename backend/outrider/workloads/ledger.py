@@ -34,6 +34,8 @@ class Head(BaseModel):
     suite: str
     digest: str
     arms: tuple[Arm, ...]
+    models: dict[str, str] = {}
+    """By target."""
 
 
 class Ledger:

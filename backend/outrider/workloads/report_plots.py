@@ -105,16 +105,18 @@ def _shares(result: Result, labels: Labels, counts: dict[str, list[int]], first:
 def _throughput(result: Result) -> Plot:
     longest = max((one.seconds for one in result.stretches), default=0.0)
     width = longest / _NUM_BINS
-    series, is_spread = [], False
+    series, is_spread, at = [], False, 0
     for stretch in result.stretches:
         bins = [0.0] * int(stretch.seconds / width) if width else []
-        for one in result.records:
-            if (one.arm, one.round) == (stretch.arm, stretch.round) and one.steps:
+        # Records stand as they came; parts of one turn have clocks of their own.
+        own, at = result.records[at : at + stretch.num_requests], at + stretch.num_requests
+        for one in own:
+            if one.steps and stretch.num_tokens is not None:
                 is_spread |= one.steps[0].num_tokens is None
                 for at_s, num in _arrivals(one):
                     if 0 <= at_s < width * len(bins):
                         bins[int(at_s / width)] += num
-        if bins:
+        if bins and stretch.num_tokens is not None:
             points = [((i + 0.5) * width, num / width) for i, num in enumerate(bins)]
             series.append(Series(stretch.arm, points))
     text = "Tokens per second of all requests together, a line for each round."

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from outrider.workloads.results import Against, Cell, Distribution, Estimate, Metric, Result
+from outrider.workloads.results import Against, Cell, Distribution, Estimate, Metric, Result, Stretch
 from outrider.workloads.tables import Figure, Row, Value
 
 #: Percentiles that a result holds, in order.
@@ -28,14 +28,25 @@ def glance_rows(result: Result) -> list[Row]:
 def _glance(result: Result, cell: Cell) -> Row:
     stretches = [one for one in result.stretches if one.arm == cell.arm]
     row: dict[str, Value] = {"arm": cell.arm, **_speed(result, cell)}
-    row["tokens/s of all"] = _over_rounds([one.tokens_per_s for one in stretches])
+    row["tokens/s of all"] = _over_rounds(_speeds(stretches))
     row |= {"first token ms p50": p50(cell, "ttft_ms"), "pause ms p50": p50(cell, "gap_ms")}
     row |= {**_drafts(cell), "slow pauses": cell.num_slow_gaps}
     del row["drafts"]
     if result.slo is not None:
-        good = [one.good_per_s for one in stretches if one.good_per_s is not None]
+        good = list({one.round: one.good_per_s for one in stretches if one.good_per_s is not None}.values())
         row |= {"within SLO": _figure(cell.share_within_slo), "good/s": _over_rounds(good)}
     return row | _counts(cell)
+
+
+def _speeds(stretches: Sequence[Stretch]) -> list[float]:
+    """Tokens per second of each round, over all its parts; rounds without counts are left out."""
+    found = []
+    for number in dict.fromkeys(one.round for one in stretches):
+        parts = [one for one in stretches if one.round == number]
+        counts = [one.num_tokens for one in parts if one.num_tokens is not None]
+        if len(counts) == len(parts):
+            found.append(sum(counts) / sum(one.seconds for one in parts))
+    return found
 
 
 def _over_rounds(values: list[float]) -> Figure | None:

@@ -171,8 +171,9 @@ class Stretch(_Part):
     round: int
     seconds: float
     num_requests: int
-    num_tokens: int
-    tokens_per_s: float
+    num_tokens: int | None
+    """None where the target does not say; so is the next."""
+    tokens_per_s: float | None
     """Of all requests together."""
     requests_per_s: float
     good_per_s: float | None = None

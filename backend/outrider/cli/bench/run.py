@@ -92,7 +92,8 @@ def measure(suite: Suite, reach: Reach, arms: Sequence[str], folder: Path, state
     async def main(urls: dict[str, str], progress: Progress) -> None:
         async with connected(urls, reach, arms) as sides:
             facts.update({side.target.name: _told(side) for side in sides})
-            head = Head(suite=suite.name, digest=suite.digest, arms=tuple(side.arm for side in sides))
+            models = {side.target.name: side.target.model for side in sides}
+            head = Head(suite=suite.name, digest=suite.digest, arms=tuple(side.arm for side in sides), models=models)
             with Ledger(folder, head) as ledger:
                 ledgers.append(ledger)
                 await Bench(suite, ledger, progress).run(sides)
@@ -134,6 +135,7 @@ def _targets(reach: Reach, progress: Progress) -> Iterator[dict[str, str]]:
 @asynccontextmanager
 async def connected(urls: dict[str, str], reach: Reach, arms: Sequence[str]) -> AsyncIterator[list[Side]]:
     """Every arm of every target, for the block. ConfigError when a target has no such arm."""
+    from outrider.cli.bench.servers import API_KEY
     from outrider.workloads.bench import Side
     from outrider.workloads.results import Arm
     from outrider.workloads.target import opened
@@ -143,7 +145,7 @@ async def connected(urls: dict[str, str], reach: Reach, arms: Sequence[str]) -> 
         for name, url in urls.items():
             # The engine that the run starts serves one model, under a name of its own.
             model = None if name == EMBEDDED else reach.model
-            key = None if name == EMBEDDED else reach.api_key
+            key = API_KEY if name == EMBEDDED else reach.api_key
             opening = opened(url, name=name, model=model, api_key=key, timeout_s=reach.timeout_s)
             target = await stack.enter_async_context(opening)
             if not target.is_outrider and arms:

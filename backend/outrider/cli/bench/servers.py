@@ -176,9 +176,11 @@ async def _relay(lane_url: str) -> AsyncIterator[str]:
 async def _embedded(model: str) -> AsyncIterator[str]:
     """Gateway and engine as `outrider serve` starts them without a configuration."""
     from outrider.app import serving
-    from outrider.config import Config, LaneSection, ServerSection
+    from outrider.config import AuthSection, Config, KeySection, LaneSection, ServerSection
 
-    config = Config(server=ServerSection(port=0), lanes=(LaneSection(model=model),))
+    # With a key of its own: those that the environment may hold are in force here, too.
+    auth = AuthSection(keys=(KeySection(name="bench", sha256=sha256(API_KEY.encode()).hexdigest()),))
+    config = Config(server=ServerSection(port=0), auth=auth, lanes=(LaneSection(model=model),))
     async with serving(config) as gateway:
         for lane in gateway.pool.lanes:
             await lane.wait_until_ready()
