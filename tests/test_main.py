@@ -44,5 +44,6 @@ def test_the_extras_are_those_of_the_package() -> None:
     """Every package of the engine's extra is known by the name that Python misses."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for extra in ("engine", "plots"):
-        needed = {need.split(">")[0].split("=")[0] for need in project["optional-dependencies"][extra]}
+        needs = project["optional-dependencies"][extra]
+        needed = {need.split(">")[0].split("=")[0].replace("-", "_") for need in needs}
         assert needed == {package for package, brought_by in EXTRAS.items() if brought_by == extra}

@@ -6,7 +6,7 @@ import sys
 
 _ENGINE = ("gguf", "jinja2", "llguidance", "numpy", "plotext", "safetensors", "tokenizers", "torch")
 #: Package that not everybody has -> the extra that brings it.
-EXTRAS = {**dict.fromkeys(_ENGINE, "engine"), "matplotlib": "plots"}
+EXTRAS = {**dict.fromkeys(_ENGINE, "engine"), "font_source_sans_pro": "plots", "resvg_py": "plots"}
 
 
 def main() -> None:

@@ -317,7 +317,9 @@ async def test_random_stops_lose_and_repeat_nothing(tmp_path):
     rng, seen = random.Random(7), {}
     for life in range(4):
         admission, server = AdmissionSection(max_in_flight=2), {"shutdown_grace_s": 0}
-        async with world(paced(0.01), runs=section(tmp_path), admission=admission, server=server) as w:
+        async with world(
+            paced(0.01), runs=section(tmp_path, timeout_s=10.0), admission=admission, server=server
+        ) as w:
             for _ in range(3 if life < 3 else 0):
                 seen[await start(w)] = []
 

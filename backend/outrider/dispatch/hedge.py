@@ -96,7 +96,10 @@ def _second(run: Run) -> tuple[Decision, Lane, str] | None:
     except APIError:
         return None
     is_as_exact = decision.rows[0].num_missing <= run.decision.rows[0].num_missing
-    return (decision, lane, lane.url) if is_as_exact and lane.url is not None else None
+    if is_as_exact and lane.url is not None:
+        return decision, lane, lane.url
+    run.router.served(run.call, run.decision)  # asking for another one has moved the conversation
+    return None
 
 
 async def _first(run: Run, attempts: list[_Attempt]) -> _Attempt:
@@ -109,14 +112,17 @@ async def _first(run: Run, attempts: list[_Attempt]) -> _Attempt:
             if not isinstance(error, APIError) or isinstance(error, RequestError) or len(running) == 1:
                 return attempt
             running.remove(attempt)
-            judge(attempt.lane, attempt.sent_s, error, run.client.metrics)
 
 
 def _settle(run: Run, attempts: list[_Attempt], standing: _Attempt) -> None:
     """The run is on the lane of `standing`, and has left the others; without waiting, so that counts add up."""
     for other in attempts:
-        if other is not standing and (not other.task.done() or other.task.exception() is None):
-            _left(run, other)
+        if other is not standing:
+            error = other.task.exception() if other.task.done() else None
+            if isinstance(error, APIError):
+                judge(other.lane, other.sent_s, error, run.client.metrics)
+            else:
+                _left(run, other)
     if len(attempts) == 1:
         return
     first, second = attempts

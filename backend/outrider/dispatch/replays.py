@@ -36,6 +36,11 @@ class Kept:
             self.events.append(data)
             self.num_bytes += len(data)
 
+    def clear(self) -> None:
+        """Of an attempt that was given up."""
+        self.events.clear()
+        self.num_bytes = 0
+
 
 class Replays:
     """Answers that come while one is looked through, or too soon after it, teach nothing: they are not waited for."""

@@ -77,7 +77,9 @@ class Run:
         """
         self.outcome.is_sent = True
         asyncio.get_running_loop().call_soon(self._explain)
-        if self.hedge_after_s is not None and self.hedged is None:  # once: it is one attempt more
+        # Whole answers come when they are finished: the faster one of two that are drawn would be the shorter one.
+        is_fair = self.call.is_stream or self.decision.features.temperature <= 0
+        if is_fair and self.hedge_after_s is not None and self.hedged is None:  # once: it is one attempt more
             return hedged(self, self.hedge_after_s)
         return _InTime(self, self.sent(self.lane, self.url, self.plan))
 
@@ -145,6 +147,8 @@ class Run:
         outcome.phases["retry"] = spent_s - outcome.phases["admit"] - outcome.phases["plan"]
         outcome.first_event_s = outcome.num_completion_tokens = outcome.stats = None
         outcome.num_events = outcome.num_slow_gaps = 0
+        if self.kept is not None:
+            self.kept.clear()
 
     def _explain(self) -> tuple[str, ...]:
         """The decision in words. They are written once the request is sent, while the lane works."""

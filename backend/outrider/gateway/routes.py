@@ -12,7 +12,7 @@ from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
 from outrider.dispatch.retry import answered
 from outrider.dispatch.run import Run
-from outrider.errors import BodyTooLarge, RateLimited, RequestTimeout, UnsupportedMediaType
+from outrider.errors import BodyTooLarge, LaneUnavailable, RateLimited, RequestTimeout, UnsupportedMediaType
 from outrider.gateway.access import KEY
 from outrider.gateway.attach import plan_headers
 from outrider.gateway.background import Background
@@ -163,7 +163,9 @@ class Routes:
 
     async def _drained(self, request: web.Request, *, is_draining: bool) -> web.Response:
         lane = self._pool.named(request.match_info["name"])
-        await self._ordered("drain", lane=lane.name, is_draining=is_draining)
+        problem = await self._ordered("drain", lane=lane.name, is_draining=is_draining)
+        if problem is not None:
+            raise LaneUnavailable(f"not all of this gateway's processes have done so: {problem}")
         return json_response(lane.to_wire())
 
     async def _ordered(self, order: str, **given: object) -> str | None:

@@ -151,7 +151,8 @@ class WorkloadPolicy(_Model):
     fallback: Literal["nearest", "refuse"] = "nearest"
     """what happens to a request that fixes a plan which no lane can run"""
     hedge_after_ms: Annotated[float, Field(gt=0)] | None = None
-    """milliseconds without a byte of the answer after which a second lane with room is asked too; without it never"""
+    """milliseconds without a byte of the answer after which a second lane with room is asked too; without it never,
+    nor for answers that are drawn and come whole, since the faster of two would be the shorter"""
     trial: Trial | None = None
     """a second workload that is decided beside this one"""
     load_max_age_s: Annotated[float, Field(gt=0)] = 10.0

@@ -80,11 +80,11 @@ class Pool:
 
     def drain(self, name: str, *, is_draining: bool) -> None:
         """The lane takes no new requests, or does again; RouteNotFound. One that goes and comes back stays so."""
-        self.named(name).is_draining = is_draining
         (self._drained.add if is_draining else self._drained.discard)(name)
+        self.named(name).is_draining = is_draining
 
     def add(self, lane: Lane) -> None:
-        lane.is_draining = lane.is_draining or lane.name in self._drained
+        lane.is_draining = lane.name in self._drained
         self.lanes = (*self.lanes, lane)
 
     def remove(self, lane: Lane) -> None:

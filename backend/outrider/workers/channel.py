@@ -46,7 +46,7 @@ class Channel:
         try:
             while line := await self._reader.readline():
                 self._take(orjson.loads(line), answer)
-        except ConnectionError:
+        except (ConnectionError, orjson.JSONDecodeError):  # the last line of a process that was killed
             pass
         finally:
             self._is_closed = True

@@ -96,9 +96,12 @@ class Crew:
     async def _live_once(self, index: int) -> tuple[int, float]:
         """From start to end: the exit code, and how long it served."""
         news = {lane.name: LaneNews.of(lane) for lane in self._lanes}
-        update = {"index": index, "lanes": news, "drained": frozenset(self._drained)}
+        drained = frozenset(self._drained)
+        update = {"index": index, "lanes": news, "drained": drained}
         worker = await WorkerProcess.start(self._setup.model_copy(update=update), self._answer)
         self._workers[index] = worker
+        for name in self._drained ^ drained:  # while it was made
+            worker.tell("drain", {"lane": name, "is_draining": name in self._drained})
         if self._stopping.is_set():
             worker.signal(signal.SIGTERM)
         late = asyncio.get_running_loop().call_later(_START_S, _kill_unless_ready, worker)
@@ -128,7 +131,7 @@ class Crew:
         if order == "drain":
             (self._drained.add if given["is_draining"] else self._drained.discard)(given["lane"])
         is_page = order == "page"
-        workers = [one for one in self._workers.values() if one.is_ready or not is_page]
+        workers = [one for one in self._workers.values() if (one.is_ready if is_page else one.is_alive)]
         timeout_s = _PAGE_S if is_page else _ORDER_S
         found = await asyncio.gather(*(one.ask(order, given, timeout_s) for one in workers))
         if is_page:

@@ -82,6 +82,10 @@ async def _until_signal(crew: Crew, gateway: Gateway, on_ready: OnReady | None) 
 async def _serve(crew: Crew, gateway: Gateway, on_ready: OnReady | None) -> None:
     await crew.start()
     gateway.url = crew.url
-    if on_ready is not None:
-        await on_ready(gateway)
-    await asyncio.Event().wait()
+    beside = None if on_ready is None else asyncio.create_task(on_ready(gateway))
+    try:
+        await asyncio.Event().wait()
+    finally:
+        if beside is not None:
+            beside.cancel()
+            await asyncio.gather(beside, return_exceptions=True)

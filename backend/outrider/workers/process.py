@@ -44,8 +44,12 @@ class WorkerProcess:
         return self._process.pid
 
     @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
+    @property
     def is_ready(self) -> bool:
-        return self._ready_at_s is not None and self._process.returncode is None
+        return self._ready_at_s is not None and self.is_alive
 
     def becomes_ready(self) -> None:
         self._ready_at_s = time.monotonic()
