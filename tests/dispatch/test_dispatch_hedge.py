@@ -41,7 +41,7 @@ def report(body):
 async def test_the_lane_that_is_faster_answers_and_the_silent_one_is_aborted(tmp_path, silent, stream):
     """Each attempt has an id of its own; one outcome; the client sees one answer."""
     async with hedging(tmp_path, silent, chat_reply(stream=stream)) as two:
-        async with two.post(stream=stream) as response:
+        async with two.post(stream=stream, temperature=0) as response:
             text = await response.text()
             assert (response.status, response.headers["x-outrider-lane"]) == (200, "lane1")
         assert '"hedged":["lane0","lane1"]' in text and "lane lane0 was silent, so lane lane1 was asked too" in text
@@ -111,7 +111,7 @@ async def test_where_both_fail_the_last_error_is_the_answer(tmp_path):
 
 async def test_a_refusal_of_the_request_is_an_answer(tmp_path):
     """The other lane would say the same."""
-    async with hedging(tmp_path, SILENT, error_reply(400)) as two, two.post() as response:
+    async with hedging(tmp_path, SILENT, error_reply(400)) as two, two.post(temperature=0) as response:
         assert response.status == 400
         await eventually(lambda: aborted(two) == [two.rids()[0], []])
 
@@ -151,6 +151,14 @@ async def test_a_stream_that_has_begun_is_never_hedged(tmp_path):
 async def test_a_hedged_request_ends_with_its_deadline(tmp_path):
     """At both lanes."""
     async with hedging(tmp_path, SILENT, SILENT) as two:
-        async with two.post(headers={"x-outrider-deadline-ms": "150"}) as response:
+        async with two.post(temperature=0, headers={"x-outrider-deadline-ms": "150"}) as response:
             assert response.status == 504
         await eventually(lambda: aborted(two) == two.rids() and all(aborted(two)))
+
+
+async def test_a_drawn_answer_that_comes_whole_is_not_hedged(tmp_path):
+    """Lanes send it when it is finished, so the faster of two would be the shorter, and the law another one."""
+    slow = Reply(steps=(0.3, *chat_reply(stream=False).steps))
+    async with hedging(tmp_path, slow, None) as two, two.post(temperature=0.5) as response:
+        assert response.headers["x-outrider-lane"] == "lane0" and "hedged" not in await response.text()
+        assert two.rids()[1] == []
