@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,12 @@ import pytest
 from markov import random_chain, write_markov_checkpoint
 from not_run import summary
 from outrider.config import DEFAULT_MODEL, cache_dir
+
+
+def pytest_configure() -> None:
+    """Ctrl-C reaches what tests start, also where they run behind a shell's `&`, which has it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
