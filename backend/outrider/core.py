@@ -276,6 +276,8 @@ class Outcome:
     num_completion_tokens: int | None = None
     text: str | None = None
     """Of an answer that came whole, for what can be learnt of it at its end; never kept."""
+    queued_s: float = 0.0
+    """Seconds from the end of reading to a place; `phases["admit"]` counts the reading, too."""
     first_event_s: float | None = None
     """Seconds from arrival to the first event relayed."""
     total_s: float = 0.0

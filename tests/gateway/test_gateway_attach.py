@@ -11,7 +11,7 @@ def test_headers_are_printable_ascii():
     """Whatever a lane or a policy is called."""
     run = make_run(drafter="ngram", k=2)
     run.lane.name = "naïve\r\nx: y"
-    run.outcome.phases["admit"] = 0.0125
+    run.outcome.queued_s, run.outcome.phases["admit"] = 0.0125, 0.2
     headers = plan_headers(run)
     assert headers["x-outrider-lane"] == "na?ve??x: y"
     assert (headers["x-outrider-drafter"], headers["x-outrider-k"]) == ("ngram", "2")

@@ -420,6 +420,30 @@ async def test_any_gateway_on_the_store_shows_follows_and_cancels(tmp_path):
             assert (await response.json())["status"] == "cancelled"
 
 
+async def is_at_lane(http, gateway):
+    async with http.get(gateway + "/metrics") as page:
+        return "\noutrider_in_flight 1.0\n" in await page.text()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_run_of_another_gateway_ends_before_it_is_forgotten(tmp_path, stream):
+    """Its lane is told, and its readers, and the request that deletes it returns when that is done."""
+    async with two_gateways(tmp_path, lambda _request: hang_after(2)) as (one, two, http):
+        body = {"messages": MESSAGES, "stream": stream, **BACKGROUND}
+        async with http.post(one + CHAT, json=body) as response:
+            run = (await response.json())["id"]
+        async with http.get(f"{one}{RUNS}{run}/events") as response:
+            reading = asyncio.create_task(response.read())
+            while not await is_at_lane(http, one):
+                await asyncio.sleep(0.01)
+            async with http.delete(two + RUNS + run) as deleted:
+                assert deleted.status == 200
+            assert not await is_at_lane(http, one)
+            assert b"run_cancelled" in await reading
+        async with http.get(two + RUNS + run) as response:
+            assert response.status == 404
+
+
 async def test_a_locked_store_refuses_a_run_in_time(tmp_path):
     """503 with a typed code; requests without a store go on; nothing of the refused run is left."""
     async with world(runs=section(tmp_path)) as w:

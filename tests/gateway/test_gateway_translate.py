@@ -394,5 +394,9 @@ async def test_a_response_in_the_background_is_polled_and_cancelled(tmp_path):
         stream = await client.responses.create(model="scripted", input="hello", background=True, stream=True)
         events = [one async for one in stream]
         assert events[-1].type == "response.completed" and events[-1].response.output_text == TEXT
+        behind = await client.responses.retrieve(
+            events[-1].response.id, stream=True, starting_after=events[-1].sequence_number
+        )
+        assert [event async for event in behind] == [] and behind.response.status_code == 204
         again = await client.responses.retrieve(events[-1].response.id, stream=True, starting_after=3)
         assert [one.sequence_number for one in [one async for one in again]] == list(range(4, len(events)))

@@ -204,6 +204,15 @@ async def test_events_from_the_middle_on(connect: Any) -> None:
         assert parse_qs(lane.requests[0].query) == {"stream": ["true"], "starting_after": ["2"]}
 
 
+async def test_behind_the_last_event_there_is_nothing(connect: Any) -> None:
+    """A reader that has seen all of an ended response is told so, and asks no more."""
+    async with connect() as (lane, client):
+        lane.overrides[KEPT] = Reply(204)
+        async with client.responses.events("resp_1", after=4) as stream:
+            assert [event async for event in stream] == []
+        assert len(lane.requests) == 1
+
+
 async def test_a_response_in_the_background_is_not_begun_twice(connect: Any) -> None:
     """Whoever breaks the connection may have begun it; another may be asked for again."""
     broken, good = Reply(200, (), (b"", Fault.CLOSE)), json_reply(DONE)

@@ -89,8 +89,10 @@ class Dispatcher:
         try:
             model = self._pool.card(call.model).id
             with _Charged(call, outcome):
+                asked_s = time.monotonic()
                 async with self._admission.slot(call.claim):
-                    outcome.phases["admit"] = time.monotonic() - call.arrived_at_s
+                    now_s = time.monotonic()
+                    outcome.phases["admit"], outcome.queued_s = now_s - call.arrived_at_s, now_s - asked_s
                     run = self._start(call, model, outcome)
                     try:
                         yield run

@@ -67,6 +67,8 @@ async def hedged(run: Run, after_s: float) -> AsyncIterator[LaneAnswer]:
         if len(attempts) > 1 and standing is None:  # the client left
             _left(run, attempts[1])
             attempts[1].lane.leave()
+            if run.router is not None:
+                run.router.served(run.call, run.decision)
 
 
 def _begin(run: Run, lane: Lane, url: str, decision: Decision, sent_s: float) -> _Attempt:

@@ -18,7 +18,7 @@ _OURS = "x-outrider-"
 
 def plan_headers(run: Run) -> dict[str, str]:
     """What every answer to a decided request carries, failures included."""
-    decision, queued_s = run.decision, run.outcome.phases.get("admit", 0.0)
+    decision, queued_s = run.decision, run.outcome.queued_s
     headers = _plan_headers(run.plan.drafter, run.plan.k, run.lane.name, decision.workload, decision.rule)
     return headers | {_OURS + "queue-ms": f"{1000 * queued_s:.3f}"}
 

@@ -50,6 +50,7 @@ _BODIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "/outrider/runs": {"200": _RUNS},
     "/outrider/runs/{id}/cancel": {"200": _RUN},
     "/outrider/runs/{id}/events": {"204": {}},
+    "/v1/responses/{id}": {"204": {}},
     **{path: {"202": _RUN} for path in ROUTES},
 }
 #: Path -> types of what it answers with 200, where that is no JSON.

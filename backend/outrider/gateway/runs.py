@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import orjson
@@ -26,6 +27,8 @@ from outrider.runtimes.dialects import RESPONSES
 #: OpenAI has routes of these names below, which we have not: a 404, and not a response of that name.
 _RESPONSE = "/v1/responses/{id:(?!(?:compact|input_tokens)$)[^{}/]+}"
 _KEEP_ALIVE_S = 15.0
+#: How long another process may take to end a run that is deleted.
+_END_S = 5.0
 MAX_NUMBER = 2**31 - 1
 MAX_ITEMS = 100
 
@@ -97,7 +100,7 @@ class RunRoutes:
     async def delete(self, request: web.Request) -> web.Response:
         """The run is forgotten, and cancelled when it has not ended."""
         record = await self._own(request)
-        await self._book.delete(record)
+        await self._forget(request)
         return json_response({"id": record.id, "object": "outrider.run", "deleted": True})
 
     async def get_response(self, request: web.Request) -> web.StreamResponse:
@@ -111,6 +114,8 @@ class RunRoutes:
             return json_response(_response(record))
         if record.is_over and not record.num_events:
             raise InvalidRequest("stream: events are kept of background responses only", param="stream")
+        if record.is_over and after >= record.num_events:
+            return web.Response(status=204)
         return await self._follow(request, record, after)
 
     async def cancel_response(self, request: web.Request) -> web.Response:
@@ -121,7 +126,7 @@ class RunRoutes:
     async def delete_response(self, request: web.Request) -> web.Response:
         """The response is forgotten, and cancelled when it has not ended."""
         record = await self._own_response(request)
-        await self._book.delete(record)
+        await self._forget(request)
         return json_response({"id": record.id, "object": "response", "deleted": True})
 
     async def list_input(self, request: web.Request) -> web.Response:
@@ -168,6 +173,16 @@ class RunRoutes:
         if not found.is_over:  # another process has it
             await self._every("look", {})
         return found
+
+    async def _forget(self, request: web.Request) -> None:
+        """A process that has the run may end its work first: without its row it would not hear of the end."""
+        record = await self._cancelled(request)
+        if not record.is_over:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_S), aclosing(self._book.follow(record.id, record.num_events)) as left:
+                    async for _ in left:
+                        pass
+        await self._book.delete(record)
 
     async def _follow(self, request: web.Request, record: Record, after: int) -> web.StreamResponse:
         """Comments keep the connection alive while nothing comes; a store that fails breaks it."""

@@ -13,6 +13,7 @@ from outrider.sdk.source import RESPONSE_NUMBER, KeptSource, Source
 from outrider.sdk.stream import Stream
 from outrider.sdk.transport import Ask, Query, Transport
 from outrider.sdk.wire import InputItem, InputPage, ResponseEvent
+from outrider.sse import DONE
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _PAGE = 100
@@ -44,6 +45,8 @@ class ResponseStream(Stream[ResponseEvent, Response]):
         return Response.read(self._raw, self.head)
 
     def _take(self, data: bytes) -> bool:
+        if data == DONE and not self._raw:  # of one that is kept, nothing is behind what was asked for
+            return True
         wire = parse_json(data)
         if not isinstance(wire, dict):
             raise ConnectionFailed("the server sent an event that is no object")
