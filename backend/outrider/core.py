@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from outrider.cost import SMALL_CPU, ClosedCost, CostTable
+from outrider.cost import SMALL_CPU, TREE_DEPTHS, ClosedCost, CostTable
 
 #: What the text is for; a caller says it in `outrider.task`, or the classifier guesses.
 Task = Literal["code", "edit", "quote", "extract", "summarise", "rag", "translate", "maths", "chat", "creative"]
@@ -192,6 +192,8 @@ class DrafterAbility:
     """True for drafts that are drawn and verified against their draft law; False for deterministic ones."""
     max_context: int | None = None
     """Tokens of context that the drafter was made for; None: any."""
+    depth: int = MAX_K
+    """Draft steps of a round at most, where it drafts trees: of more nodes a tree gets broader and not deeper."""
     is_shared: bool = False
     """True when it learns from the texts of all tenants alike, so that a tenant's request must not use it."""
 
@@ -225,7 +227,9 @@ class LaneAbility:
     ) -> LaneAbility:
         """An engine of ours with the drafters that it always has or those given; it honours any plan exactly."""
         ks = tuple(range(1, MAX_K + 1))
-        abilities = tuple(DrafterAbility(d, ks, is_sampled=d in DRAWN_DRAFTERS) for d in drafters)
+        abilities = tuple(
+            DrafterAbility(d, ks, is_sampled=d in DRAWN_DRAFTERS, depth=TREE_DEPTHS.get(d, MAX_K)) for d in drafters
+        )
         return cls(name, abilities, max_running=max_running, cost=cost or SMALL_CPU)
 
 

@@ -19,6 +19,10 @@ VERSION = 1
 DRAFTED = 4
 #: Draft steps of a proposal at most where heads draft trees: of more nodes a tree gets broader and not deeper.
 MAX_DEPTH = 6
+#: The same by drafter of our engine's.
+TREE_DEPTHS = {"eagle2": MAX_DEPTH, "eagle3": MAX_DEPTH}
+#: From this temperature on heads draft chains, which are drawn: what is likeliest is then accepted less often.
+DRAWN_FROM = 0.6
 
 #: How far beyond the last point of an axis its last slope is followed, in lengths of its last interval.
 _FAR = 1e4

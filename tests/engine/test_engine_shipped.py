@@ -15,7 +15,7 @@ from outrider.errors import ModelError
 from random_heads import random_head, random_medusa
 from random_llama import write_random_llama
 
-WORTH = Worth(drafts="chain k=4", accept_length=1.5, against_off=1.2, num_answers=9, machine="a machine")
+WORTH = Worth(drafts="eagle2 dynamic k=4", accept_length=1.5, against_off=1.2, num_answers=9, machine="a machine")
 
 
 def test_heads_are_found_by_the_models_name(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_heads_are_found_by_the_models_name(tmp_path: Path) -> None:
     assert heads_for(model, shipped).eagle == (shipped / "eagle3",), "what loses is off"
     lines = {head.kind: head.summary for head in shipped_heads(model, shipped)}
     assert "0.90 times off" in lines["eagle"] and "does not pay" in lines["eagle"]
-    assert lines["medusa"] == "1.20 times off with chain k=4 on a machine"
+    assert lines["medusa"] == "1.20 times off with eagle2 dynamic k=4 on a machine"
     (shipped / "eagle" / "config.json").write_text(before)
     engine = Engine(model, EngineLimits(max_total_tokens=512), DraftOptions(eagle=found.eagle, medusa=found.medusa))
     assert {"eagle2", "eagle3", "medusa"} <= set(engine.drafters.makers)

@@ -45,7 +45,7 @@ def lane(name: str = "one", drafter: str = "draft_model", ks: Any = range(1, 17)
 
 def toy_cost(draft: float = 0.05, knee: float = 256) -> ClosedCost:
     """Rounds that cost max(1, rows / knee), and draft steps of a share of that."""
-    return ClosedCost(0.02, knee, draft_steps={"draft_model": draft})
+    return ClosedCost(0.02, knee, draft_steps=dict.fromkeys(("draft_model", "eagle3"), draft))
 
 
 def view(ability: LaneAbility, num_others: int | None = 0, **load: Any) -> LaneView:

@@ -65,8 +65,9 @@ def test_tables_give_rounds_and_proposals() -> None:
     assert rounds.forwards(ability, 4, 1100)[0] == pytest.approx(0.060)
     assert rounds.draft_s(ability, "ngram", 2) == pytest.approx(0.002)
     assert rounds.draft_s(ability, "draft_model", 2) == pytest.approx(0.004)
-    tree = rounds.round_s(ability, "eagle2", (1, 100), 1.0)
+    tree, chain = (rounds.round_s(ability, "eagle2", (1, 100), 1.0, depth) for depth in (6, 16))
     assert [tree[k] for k in (4, 12)] == pytest.approx([0.014 + 4 * 0.002, 0.022 + 6 * 0.002])
+    assert [chain[k] for k in (4, 12)] == pytest.approx([0.014 + 4 * 0.002, 0.022 + 12 * 0.002])
     assert rounds.round_s(ability, "draft_model", (1, 100), 1.0)[4] == pytest.approx(0.014 + 0.008)
     assert rounds.round_s(ability, "ngram", (1, 100), 0.5)[4] == pytest.approx(0.012 + 0.001)
 

@@ -28,6 +28,23 @@ def test_load_around_a_threshold_changes_the_plan_a_few_times(task: str, loads: 
     assert changes(plans) <= 3
 
 
+@pytest.mark.parametrize("usages", [(0.89, 0.91), (0.96, 0.98), (0.89, 0.98)])
+def test_memory_around_a_threshold_changes_the_plan_a_few_times(usages: tuple[float, float]) -> None:
+    """What a cache that fills up sheds at once comes back after a streak."""
+    policies, plans = only(exploration=QUIET), []
+    for i in range(200):
+        plans.append(decide(policies, features("quote"), view(EMBEDDED, 1, token_usage=usages[i % 2])).plan)
+    assert changes(plans) <= 3
+
+
+def test_load_around_a_band_changes_the_plan_a_few_times() -> None:
+    """A workload's own bound of k sheds at once, too."""
+    bands = [{"max": 3, "max_k": 8}, {"max": 64, "max_k": 4}]
+    policies = only(exploration=QUIET, load=bands, drafters={"ngram": {"max_k": 8}})
+    plans = [decide(policies, features("quote"), view(EMBEDDED, 3 + i % 2)).plan for i in range(200)]
+    assert changes(plans) <= 3
+
+
 def test_acceptance_around_a_pivot_changes_the_plan_a_few_times() -> None:
     """True acceptance swings around the point where speculation begins to pay, with learning at every request."""
     policies = only(drafters={"draft_model": {"max_k": 8}}, exploration=QUIET)

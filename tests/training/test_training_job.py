@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import safetensors.torch
@@ -111,7 +112,8 @@ def test_a_run_ends_with_a_better_head_and_goes_on(model: Path, data: Path, tmp_
     second = run(replace(job, minutes=0.1), quiet)
     assert second.state.step > first.state.step
     assert second.state.losses[: len(first.state.losses)] == first.state.losses
-    assert min(loss for _, loss in second.state.losses[1:]) < first.state.losses[0][1]
+    losses = [loss for _, loss in second.state.losses]
+    assert mean(losses[-len(losses) // 3 :]) < losses[0]
     target = LlamaModel(model)
     if kind == "medusa":
         stored = read_medusa(job.out, target.config)

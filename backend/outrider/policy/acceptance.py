@@ -17,7 +17,8 @@ from operator import mul
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from outrider.core import MAX_K, SpecStats
+from outrider.core import MAX_K, DrafterAbility, SpecStats
+from outrider.cost import DRAWN_FROM
 from outrider.policy.counts import DEPTHS, PSEUDO, Counts, depth_counts
 
 #: What one request's counts are multiplied by when the next one comes: of all tasks, and of one task or tenant.
@@ -56,8 +57,9 @@ _MODEL_SHAPE = {
 #: Drafters of trees up to this bucket of temperatures, of chains above; and the least of a tree's later hazards:
 #: beside a likely draft stand others that are nearly as likely.
 _TREES, _TREES_UP_TO, _TREE_HAZARD = frozenset({"eagle2", "eagle3", "medusa"}), 1, 0.72
-#: Upper bounds of the temperature buckets, and what deterministic drafts keep of their acceptance in each.
-_TEMPERATURES = (0.2, 0.65, 0.9, 1.15, math.inf)
+#: Upper bounds of the temperature buckets, and what deterministic drafts keep of their acceptance in each. One ends
+#: where trees give way to chains, so that none holds counts of both.
+_TEMPERATURES = (0.2, math.nextafter(DRAWN_FROM, 0), 0.9, 1.15, math.inf)
 _KEPT_HOT = (1.0, 0.85, 0.64, 0.45, 0.38)
 _LENGTHS = (512, 4096, math.inf)
 
@@ -127,6 +129,11 @@ class Curve:
             survival *= 0.0 if hazard < 0.0 else 1.0 if hazard > 1.0 else hazard
             tokens += survival
         return tokens
+
+
+def steps_at_most(drafter: DrafterAbility, cell: Cell) -> int:
+    """Draft steps of a round: hot requests have chains, where others have trees of bounded depth."""
+    return drafter.depth if cell.temperature <= _TREES_UP_TO else MAX_K
 
 
 def expected_tokens(hazards: Sequence[float]) -> tuple[float, ...]:

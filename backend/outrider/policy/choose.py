@@ -11,7 +11,7 @@ from operator import truediv
 from typing import Any
 
 from outrider.core import MAX_K, OFF, DrafterAbility, LaneAbility, LaneView
-from outrider.policy.acceptance import LOOK_UPS, Cell, Curve, length_bucket, temperature_bucket
+from outrider.policy.acceptance import LOOK_UPS, Cell, Curve, length_bucket, steps_at_most, temperature_bucket
 from outrider.policy.eligibility import drafter_refusal, inexact, unserved
 from outrider.policy.features import Features
 from outrider.policy.learning import Learner
@@ -243,7 +243,8 @@ class Surveyor:
         drafter = ability.drafters[index]
         batch, ks = scene
         curve = self.curve(kind, drafter.drafter, is_sampled=drafter.is_sampled)
-        seconds = self._learner.rounds.round_s(ability, drafter.drafter, (batch, kind.context), curve.fill)
+        times, depth = (batch, kind.context), steps_at_most(drafter, kind.cell)
+        seconds = self._learner.rounds.round_s(ability, drafter.drafter, times, curve.fill, depth)
         rates = tuple(map(truediv, curve.tokens, seconds))
         k = max(ks, key=rates.__getitem__)
         return Entry(index, drafter, k, rates[k], ks, rates)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from outrider.core import LaneLoad, LaneView
-from outrider.policy.acceptance import Cell
+from outrider.core import MAX_K, LaneLoad, LaneView
+from outrider.policy.acceptance import Cell, steps_at_most
 from outrider.policy.choose import Kind
 from outrider.policy.eligibility import REASONS, inexact
 from outrider.policy.features import Features
@@ -90,7 +90,9 @@ class Decision:
     def round_s(self, fill: float) -> float:
         """Seconds of a round of the plan when a share `fill` of its drafts is proposed, before correction."""
         scene = (self.option.seen.batch, self.kind.context)
-        return self.rounds.round_s(self.option.lane, self.plan.drafter, scene, fill)[self.plan.k]
+        lane, name = self.option.lane, self.plan.drafter
+        depth = next((steps_at_most(one, self.kind.cell) for one in lane.drafters if one.drafter == name), MAX_K)
+        return self.rounds.round_s(lane, name, scene, fill, depth)[self.plan.k]
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -141,7 +143,9 @@ class Decision:
             return f"the load of lane {self.lane} is unknown or stale, so it counts as full"
         noun = "request" if seen.num_others == 1 else "requests"
         waiting = f", {seen.num_waiting} of them waiting" if seen.num_waiting else ""
-        tight = f"; its cache is nearly full, so there are {'no' if seen.pressure > 1 else 'fewer'} drafts"
+        tight = "; its cache is nearly full"
+        if self.rule not in ("request", "nearest", "no-plain"):
+            tight += f", so there are {'no' if seen.pressure > 1 else 'fewer'} drafts"
         return f"{seen.num_others} other {noun} on lane {self.lane}{waiting}{tight if seen.pressure else ''}"
 
     def _plan_reasons(self) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from outrider.core import MAX_K, OFF, LaneAbility
-from outrider.cost import DRAFTED, MAX_DEPTH, ClosedCost, CostTable
+from outrider.cost import DRAFTED, ClosedCost, CostTable
 
 #: Cost of one draft step in plain steps, where no table says; of a look-up it is one proposal, whatever k is.
 _DRAFT_STEPS = {
@@ -20,9 +20,6 @@ _DRAFT_STEPS = {
 _USUAL_DRAFT = 0.05
 #: Drafters that propose all their tokens at once.
 _AT_ONCE = frozenset({"ngram", "suffix", "prediction", "medusa"})
-#: Draft steps at most of those that draft trees. For hot requests they draft chains, whose later steps are not
-#: counted: so long a chain does not pay there.
-_DEPTHS = {"eagle2": MAX_DEPTH, "eagle3": MAX_DEPTH} | dict.fromkeys(_AT_ONCE, 1)
 #: Context is rounded up to these.
 _CONTEXTS = (128, 512, 2048, 8192, 32768)
 #: How fast corrections follow in the end; the n-th observation counts for 1 / (n + _DOUBT) at first.
@@ -111,7 +108,7 @@ class Rounds:
 
     def __init__(self) -> None:
         self._forwards: dict[tuple[LaneAbility, int, int], tuple[float, ...]] = {}
-        self._rounds: dict[tuple[LaneAbility, str, tuple[int, int], int], tuple[float, ...]] = {}
+        self._rounds: dict[tuple[LaneAbility, str, tuple[int, int], int, int], tuple[float, ...]] = {}
         self._lanes: dict[str, float] = {}
         self._arms: dict[tuple[str, str, int], tuple[float, int]] = {}
         """Logarithms of observed over predicted: of a lane as a whole, and of a drafter on it at a size of batches
@@ -136,26 +133,31 @@ class Rounds:
         """Seconds that one draft step of the round's proposals takes."""
         cost = ability.cost
         if isinstance(cost, CostTable) and drafter in cost.draft_s:
-            return num_running * cost.draft_s[drafter] / min(_DEPTHS.get(drafter, MAX_K), DRAFTED)
+            return num_running * cost.draft_s[drafter] / (1 if drafter in _AT_ONCE else DRAFTED)
         plain_s = cost.at(num_running, num_running, 0)
         own = cost.draft_steps if isinstance(cost, ClosedCost) else {}
         return plain_s * own.get(drafter, _DRAFT_STEPS.get(drafter, _USUAL_DRAFT))
 
-    def round_s(self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float) -> tuple[float, ...]:
+    def round_s(
+        self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float, depth: int = MAX_K
+    ) -> tuple[float, ...]:
         """Entry k: expected seconds of a round, before correction, when a share `fill` of rounds has drafts; `scene`
-        is running requests and context."""
-        key = (ability, drafter, scene, round(fill * _FILLS))
+        is running requests and context, `depth` the draft steps at most."""
+        depth = 1 if drafter in _AT_ONCE else depth
+        key = (ability, drafter, scene, round(fill * _FILLS), depth)
         found = self._rounds.get(key)
         if found is None:
             if len(self._rounds) >= _MAX_REMEMBERED:
                 self._rounds.clear()
-            found = self._rounds[key] = tuple(self._round_s(ability, drafter, scene, fill))
+            found = self._rounds[key] = tuple(self._round_s(ability, drafter, scene, fill, depth))
         return found
 
-    def _round_s(self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float) -> Iterator[float]:
+    def _round_s(
+        self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float, depth: int
+    ) -> Iterator[float]:
         forwards = self.forwards(ability, *scene)
         yield forwards[0]
-        step_s, depth = self.draft_s(ability, drafter, scene[0]), _DEPTHS.get(drafter, MAX_K)
+        step_s = self.draft_s(ability, drafter, scene[0])
         for k in range(1, MAX_K + 1):
             yield (1 - fill) * forwards[0] + fill * forwards[k] + step_s * min(k, depth)
 

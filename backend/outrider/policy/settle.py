@@ -54,7 +54,10 @@ class Incumbent:
         """The best plan, or the held one while it is not beaten clearly and for long enough."""
         self.num_held += 1
         if held is None:
-            # The held plan is not possible for this request; for others it may be again.
+            # The held plan is not possible for this request; for others it may be again. What sheds load is followed
+            # at once, and grows again only after a streak, or it would come and go with every request.
+            if best.k < self.k:
+                return self._switch(best)
             self.num_beaten += 1
             return self._switch(best) if self.num_beaten >= _STREAK else best
         is_other = best.drafter != held.drafter or best.k != held.k

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from outrider.core import DRAFTERS, DRAWN_DRAFTERS, MAX_K, OFF, SURFACES, DrafterAbility, LaneAbility
-from outrider.cost import SMALL_CPU, ClosedCost, CostTable
+from outrider.cost import SMALL_CPU, TREE_DEPTHS, ClosedCost, CostTable
 from outrider.profiles import SGLangSection, SpeculationSection, UrlSection
 from outrider.runtimes.dialects import GENERATE, MESSAGES, RESPONSES
 
@@ -258,6 +258,7 @@ def _drafters(makes: tuple[tuple[str, int, int], ...], *, is_embedded: bool) -> 
             drafter,
             tuple(range(least, most + 1)),
             is_sampled=is_embedded and drafter in DRAWN_DRAFTERS,
+            depth=TREE_DEPTHS.get(drafter, MAX_K) if is_embedded else MAX_K,
             is_shared=not is_embedded and drafter == "ngram",
         )
         for drafter, least, most in makes

@@ -144,11 +144,11 @@ def _name(folder: Path) -> str:
 
 
 def _record(folder: Path, name: str, greedy: Samples) -> None:
-    """Of the head's own ways to draft, in full, the one that gained most."""
+    """Of the way in which an engine drafts with it: the size that gained most."""
     from outrider.engine.shipped import Worth, record
     from outrider.workloads.conditions import conditions
 
-    arms = [s.arm for s in greedy.settings if s.arm.split()[0] == name and "int8" not in s.arm]
+    arms = [s.arm for s in greedy.settings if s.arm in (f"{name} dynamic", "medusa tree") and s.arm.startswith(name)]
     best = greedy.best_of(arms) or SETTING_OFF
     gain, length = greedy.ratio(best, SETTING_OFF), accept_length(greedy.of(best))
     if gain is None or length is None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from outrider.cost import MAX_DEPTH
+from outrider.cost import DRAWN_FROM, MAX_DEPTH
 from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.eagle_head import EagleHead
 from outrider.engine.drafters.eagle_tree import (
@@ -28,8 +28,6 @@ from outrider.speculation.target import SamplingLaw
 
 #: An engine drafts in dynamic trees; the others are for `outrider bench heads`, which compares them.
 Shape = Literal["dynamic", "static", "chain"]
-#: From this temperature on drafts are drawn: what is likeliest is then accepted less often than what is drawn.
-DRAWN_FROM = 0.6
 #: Cache rows beside the text: the frontiers of one tree, or a chain.
 EXTRA_ROWS = TOP_K * MAX_DEPTH
 

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
+from outrider.cost import DRAWN_FROM
 from outrider.engine.checkpoint import ModelConfig, Weights, positive, read_json
 from outrider.engine.drafters.draft_vocabulary import DraftVocabulary, check_draft_tokens
-from outrider.engine.drafters.eagle import DRAWN_FROM
 from outrider.engine.drafters.eagle_tree import TOP_K, Accuracy, accuracy_of, best_shape, parents_of
 from outrider.engine.linear import pack, pack_int8
 from outrider.engine.model import LlamaModel
