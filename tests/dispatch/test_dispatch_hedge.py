@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from dispatch.test_dispatch_retry import DELTA, EVENTS, lanes
 from gateway.world import CHAT, SOON_S, eventually
 from outrider.config import PolicySection
 from outrider.core import LaneLoad
+from outrider.runtimes.breaker import MAX_FAILURES
 from outrider.runtimes.scripted_replies import Fault, Reply, chat_reply, error_reply
 
 HANG = Reply(200, EVENTS, (b"", Fault.HANG))
@@ -137,6 +139,25 @@ async def test_nothing_is_hedged_that_need_not_or_cannot_be(tmp_path):
             second.reports(load)
             two.scripted[1].load = None if load is None else {"num_running_reqs": 16, "num_waiting_reqs": 3}
             await asked(two)
+        assert [len(ids) for ids in two.rids()] == [2, 0]
+    async with hedging(tmp_path, slow, None) as two:
+        for _ in range(MAX_FAILURES):
+            two.gateway.pool.lanes[1].breaker.failed(time.monotonic(), time.monotonic())
+        assert await asked(two) == [1, 0]
+
+
+async def test_no_lane_that_honours_less_is_asked_beside_another(tmp_path):
+    """A hedge changes no law; and the conversation stays where it is."""
+    slow = Reply(200, EVENTS, (0.15, *chat_reply(stream=True).steps))
+    async with hedging(tmp_path, slow, None) as two:
+        second = two.gateway.pool.lanes[1]
+        less = replace(second.abilities, surfaces=second.abilities.surfaces - {"min_p"})
+        second.becomes_ready(second.models, less)
+        await eventually(lambda: second.load() is not None)
+        for messages in (("hello",), ("hello", "there", "again")):
+            async with two.post(messages, stream=True, temperature=0.5, min_p=0.1) as response:
+                text = await response.text()
+                assert "hedged" not in text and '"lane":"lane0"' in text
         assert [len(ids) for ids in two.rids()] == [2, 0]
 
 

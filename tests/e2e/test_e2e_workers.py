@@ -116,6 +116,7 @@ async def check_reload(sessions, crew):
     (crew.folder / "policies" / "more.yaml").write_text("rulez: 1\n")
     async with sessions[1].post("/outrider/reload", headers=ADMIN) as response:
         assert response.status == 422
+    assert [(await seen_by(one))["workloads"] for one in sessions] == 2 * [["default", "more"]]
     (crew.folder / "policies" / "more.yaml").write_text(POLICY % "other")
     crew.process.send_signal(signal.SIGHUP)
     async with asyncio.timeout(10):
@@ -128,6 +129,47 @@ async def check_drain(sessions):
     for what, status in (("drain", 503), ("resume", 200)):
         await order(sessions[0], what)
         assert [(await ask(one))[0] for one in sessions] == 2 * [status]
+
+
+async def test_a_parent_that_hangs_holds_up_no_request_and_no_figures(tmp_path):
+    """What needs all workers says that it was not done."""
+    async with scripted_crew(tmp_path, slow) as (crew, _), crew.connected() as sessions:
+        crew.process.send_signal(signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(30):
+                assert (await ask(sessions[0]))[0] == 200
+                assert set(values(await page_of(sessions[0]), "outrider_in_flight")) == {0}
+                async with sessions[1].post("/outrider/lanes/a/drain", headers=ADMIN) as response:
+                    assert response.status == 503 and "the parent does not answer" in await response.text()
+        finally:
+            crew.process.send_signal(signal.SIGCONT)
+
+
+async def test_a_worker_that_hangs_is_told_of(tmp_path):
+    """Orders that it has not carried out are not said to be; when it goes on it has them."""
+    async with scripted_crew(tmp_path, slow) as (crew, _), crew.connected() as sessions:
+        hung = max(crew.workers)
+        os.kill(hung, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(30):
+                (other,) = [one for one in sessions if await answers(one)]
+                async with other.post("/outrider/lanes/a/drain", headers=ADMIN) as response:
+                    assert response.status == 503 and "has not done it" in await response.text()
+                assert len(values(await page_of(other), "outrider_in_flight")) == 1
+        finally:
+            os.kill(hung, signal.SIGCONT)
+        async with asyncio.timeout(10), crew.connected() as all_again:
+            assert [[lane["is_draining"] for lane in (await seen_by(one))["lanes"]] for one in all_again] == 2 * [
+                [True]
+            ]
+
+
+async def answers(session):
+    try:
+        async with asyncio.timeout(1), session.get("/live") as response:
+            return response.status == 200
+    except TimeoutError:
+        return False
 
 
 async def test_requests_go_on_when_a_worker_is_killed_and_it_comes_back(tmp_path):

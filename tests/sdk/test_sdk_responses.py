@@ -174,6 +174,8 @@ async def test_all_input_items_are_given(connect: Any) -> None:
         asked = [parse_qs(request.query) for request in lane.requests]
         lane.overrides[KEPT + "/input_items"] = json_reply({"data": [], "has_more": True})
         assert await client.responses.input_items("resp_1") == []
+        lane.overrides[KEPT + "/input_items"] = json_reply(pages[0])  # again and again, whatever is behind
+        assert [item.id for item in await client.responses.input_items("resp_1")] == ["i0", "i1"]
     assert [(item.id, item.type, item.model_extra) for item in found] == [
         (f"i{n}", "message", {"role": "user"}) for n in range(3)
     ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -214,3 +216,30 @@ async def test_each_answer_is_told_when_it_is_there() -> None:
 async def test_without_calls_there_are_no_answers() -> None:
     """And nothing is waited for."""
     assert await all_of({}) == []
+
+
+async def test_a_tool_that_heeds_no_cancellation_is_left_behind() -> None:
+    """It is told as late, and holds up neither the others nor a cancellation of all."""
+    released = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+
+    try:
+        began_s = time.monotonic()
+        late, good = await all_of(
+            {"stubborn": Tool(stubborn, timeout_s=0.05), "add": Tool(add)},
+            call("stubborn", {}),
+            call("add", {"a": 1, "b": 2}),
+        )
+        assert "no result within 0.05 s" in late.content and good.content == "3"
+        task = asyncio.create_task(all_of({"stubborn": Tool(stubborn)}, call("stubborn", {})))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert time.monotonic() - began_s < 10
+    finally:
+        released.set()

@@ -88,3 +88,20 @@ async def test_a_page_of_metrics_fits():
     page = "x" * 3_000_000
     async with pair() as ((one, _), _):
         assert await one.ask("page", {"page": page}) == ["page", {"page": page}]
+
+
+async def test_who_asks_hears_of_a_failure_and_the_channel_goes_on(caplog):
+    """Of the answer itself, and of one that cannot be written."""
+
+    async def answer(what, given):
+        return "\ud800" if what == "unwritable" else {"found": given["key"]}
+
+    async with pair(answer) as ((one, _), _):
+        for what in ("unwritable", "anything"):
+            with pytest.raises(ConnectionError, match="the other process failed"):
+                async with asyncio.timeout(5):
+                    await one.ask(what)
+        assert await one.ask("again", {"key": 1}) == {"found": 1}
+    assert [record.getMessage() for record in caplog.records] == [
+        "unwritable could not be answered", "anything could not be answered",
+    ]  # fmt: skip

@@ -144,8 +144,10 @@ class Responses:
             query = {"limit": _PAGE, "order": order} | ({"after": items[-1].id} if items else {})
             answer = await self._transport.fetch(_ask("GET", id, "/input_items", query))
             page = parsed(InputPage, answer.json())
-            items += page.data
-            has_more = page.has_more and bool(page.data)
+            known = {item.id for item in items}
+            new = [item for item in page.data if item.id not in known]
+            items += new
+            has_more = page.has_more and bool(new)
         return items
 
     async def cancel(self, id: str) -> Response:

@@ -88,7 +88,7 @@ class EventSource:
         try:
             async with asyncio.timeout(_END_OF_BODY_S):
                 await self._response.content.read()
-        except (TimeoutError, aiohttp.ClientError, OSError):
+        except (TimeoutError, aiohttp.ClientError, OSError, RuntimeError):  # the last: our own side has closed it
             log.debug("the server ended the stream but not the body")
         self._response.close()
 
@@ -110,7 +110,7 @@ class KeptSource:
         self._number = number
         self._max_retries = max_retries
         self._source: Source | None = None
-        self._is_over = False
+        self._is_over = self._is_closed = False
         self._num_retries = 0
         """Since the last event that has a number; those of opening count too, so that they do not multiply."""
         self.head = Head(200, {})
@@ -134,12 +134,14 @@ class KeptSource:
             try:
                 event = await self._source.next_event()
             except ConnectionFailed:
-                self.close()
-                if self._num_retries >= self._max_retries:
+                self._drop()
+                if self._is_closed or self._num_retries >= self._max_retries:
                     raise
                 self._num_retries += 1
                 continue
             if number := self._number.search(event.raw):
+                if int(number[1]) <= self.last_event_id:  # sent again, though what is behind it was asked for
+                    continue
                 self.last_event_id, self._num_retries = int(number[1]), 0
             return event
         return Event(b"", DONE, None)
@@ -149,6 +151,10 @@ class KeptSource:
             await self._source.finish()
 
     def close(self) -> None:
+        self._is_closed = True
+        self._drop()
+
+    def _drop(self) -> None:
         if self._source is not None:
             self._source.close()
         self._source = None

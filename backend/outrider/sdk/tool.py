@@ -18,6 +18,9 @@ from outrider.sdk.wire import ToolCall
 
 ToolFunction = Callable[..., Awaitable[Any]]
 
+#: How long a function that is cancelled may take to end.
+_UNWIND_S = 1.0
+
 
 class _Untitled(GenerateJsonSchema):
     """Titles repeat the names, and every token of a tool's schema is read anew in every session."""
@@ -80,20 +83,27 @@ class Tool:
     async def call(self, arguments: str) -> str:
         """What the function gives for arguments in JSON, as text.
 
-        ValueError for arguments that are no JSON or do not fit, TimeoutError after `timeout_s`, and what it raises.
+        ValueError for arguments that are no JSON or do not fit, TimeoutError after `timeout_s` and at most a second
+        in which the function may clean up, and what it raises.
         """
         try:
             checked = self._arguments.model_validate_json(arguments or "{}")
         except ValidationError as error:
             raise ValueError(_told(error)) from error
         given = {name: getattr(checked, name) for name in self._arguments.model_fields}
+        task = asyncio.ensure_future(self._function(**given))
         try:
-            async with asyncio.timeout(self.timeout_s) as limit:
-                value = await self._function(**given)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise TimeoutError(f"no result within {self.timeout_s:g} s") from error
+            await asyncio.wait([task], timeout=self.timeout_s)
+            is_late = not task.done()
+        finally:
+            # A function that does not heed its cancellation is left behind: nobody waits for it.
+            if task.cancel():
+                await asyncio.wait([task], timeout=_UNWIND_S)
+                if task.done() and not task.cancelled():
+                    task.exception()  # retrieved, or asyncio would say in the log that nobody did
+        if is_late:
+            raise TimeoutError(f"no result within {self.timeout_s:g} s")
+        value = task.result()
         return value if isinstance(value, str) else to_json(value, fallback=str).decode()
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
+
+logger = logging.getLogger(__name__)
 
 #: A line at most: pages of metrics stand in some.
 _MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -60,12 +64,25 @@ class Channel:
     def _take(self, message: dict[str, Any], answer: Answer) -> None:
         if "ask" not in message:
             waiting = self._waiting.get(message["id"])
-            if waiting is not None and not waiting.done():
+            if waiting is None or waiting.done():
+                return
+            if "failed" in message:
+                waiting.set_exception(ConnectionError(f"the other process failed: {message['failed']}"))
+            else:
                 waiting.set_result(message["answer"])
             return
         task = asyncio.create_task(self._answer(message, answer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._answered, message))
+
+    def _answered(self, message: Mapping[str, Any], task: asyncio.Task[None]) -> None:
+        """Who waits for an answer hears of a fault of ours, too."""
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        logger.error("%s could not be answered", message["ask"], exc_info=error)
+        if message["id"] and not self._is_closed:
+            self._send({"id": message["id"], "failed": type(error).__name__})
 
     async def _answer(self, message: dict[str, Any], answer: Answer) -> None:
         given = await answer(message["ask"], message["with"])
@@ -73,7 +90,7 @@ class Channel:
             self._send({"id": message["id"], "answer": given})
 
     async def ask(self, what: str, given: Mapping[str, Any] | None = None) -> Any:
-        """The answer. ConnectionError when the other side goes, or has gone, before it comes."""
+        """The answer. ConnectionError when the other side fails at it, or goes or has gone before it comes."""
         number = next(self._numbers)
         self._waiting[number] = waiting = asyncio.get_running_loop().create_future()
         try:

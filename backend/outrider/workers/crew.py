@@ -23,7 +23,7 @@ from outrider.workers.process import WorkerProcess
 logger = logging.getLogger(__name__)
 
 #: How long a worker may take to listen, an order to be carried out, and figures to be told.
-_START_S, _ORDER_S, _PAGE_S = 60.0, 10.0, 2.0
+_START_S, _ORDER_S, _PAGE_S = 60.0, 5.0, 2.0
 #: How long a worker may take to end beyond the grace of its requests: lanes are told, runs are stored.
 _END_S = 15.0
 
@@ -100,8 +100,12 @@ class Crew:
         update = {"index": index, "lanes": news, "drained": drained}
         worker = await WorkerProcess.start(self._setup.model_copy(update=update), self._answer)
         self._workers[index] = worker
-        for name in self._drained ^ drained:  # while it was made
+        # What happened while it was made.
+        for name in self._drained ^ drained:
             worker.tell("drain", {"lane": name, "is_draining": name in self._drained})
+        for lane in self._lanes:
+            if LaneNews.of(lane) != news[lane.name]:
+                self._tell_of(lane)
         if self._stopping.is_set():
             worker.signal(signal.SIGTERM)
         late = asyncio.get_running_loop().call_later(_START_S, _kill_unless_ready, worker)
@@ -137,7 +141,7 @@ class Crew:
         if is_page:
             return [*(one for one in found if one is not None), {"page": self._page()}]
         return [
-            {"problem": f"worker {one.index} does not answer"} if answer is None else answer
+            {"problem": f"worker {one.index} has not done it"} if answer is None else answer
             for one, answer in zip(workers, found, strict=True)
         ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from outrider.workers.address import reserved
 from outrider.workers.crew import Crew
 from outrider.workers.member import LaneNews, Setup
 from outrider.workers.share import Share
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ async def run(config: Config, workers: Workers, *, on_ready: OnReady | None = No
 
 async def _until_signal(crew: Crew, gateway: Gateway, on_ready: OnReady | None) -> None:
     stop = asyncio.Event()
-    reloads: set[asyncio.Task[object]] = set()
+    reloads: set[asyncio.Task[None]] = set()
 
     def on_stop() -> None:
         if stop.is_set():
@@ -58,7 +61,7 @@ async def _until_signal(crew: Crew, gateway: Gateway, on_ready: OnReady | None) 
         stop.set()
 
     def on_reload() -> None:
-        task: asyncio.Task[object] = asyncio.create_task(crew.every("reload", {}))
+        task = asyncio.create_task(_reload(crew))
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
@@ -77,6 +80,12 @@ async def _until_signal(crew: Crew, gateway: Gateway, on_ready: OnReady | None) 
             task.cancel()
         await asyncio.gather(serving, stopped, return_exceptions=True)
         await crew.stop()
+
+
+async def _reload(crew: Crew) -> None:
+    for answer in await crew.every("reload", {}):
+        if (problem := answer.get("problem")) is not None:
+            logger.warning("reload: %s", problem)
 
 
 async def _serve(crew: Crew, gateway: Gateway, on_ready: OnReady | None) -> None:

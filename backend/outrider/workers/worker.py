@@ -18,6 +18,9 @@ from outrider.runtimes.guard import die_with_parent
 from outrider.workers.channel import Channel
 from outrider.workers.member import LaneNews, Member, Setup, lanes_of
 
+#: How long the parent may take to ask all workers, for their figures and for orders; more than it gives them.
+_PAGE_S, _EVERY_S = 3.0, 7.0
+
 
 def main() -> None:
     """Exit status 1 when the set-up is wrong; the parent has been told then."""
@@ -40,11 +43,17 @@ async def _work(end: socket.socket) -> None:
     set_up_logging(verbose=setup.verbose, access_log=setup.access_log, worker=setup.index)
 
     async def every(order: str, given: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        found: list[Mapping[str, Any]] = await channel.ask("every", {"order": order, "with": given})
-        return found
+        is_page = order == "page"
+        try:
+            async with asyncio.timeout(_PAGE_S if is_page else _EVERY_S):
+                found: list[Mapping[str, Any]] = await channel.ask("every", {"order": order, "with": given})
+                return found
+        except (TimeoutError, ConnectionError):
+            own = ready.result().orders.carry_out(order, given) if is_page and ready.done() else None
+            return [own or {"problem": "the parent does not answer"}]
 
-    member = Member(setup.share, lanes_of(setup), every, setup.drained)
     ready: asyncio.Future[Gateway] = asyncio.get_running_loop().create_future()
+    member = Member(setup.share, lanes_of(setup), every, setup.drained)
 
     async def answer(order: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         if order == "lane":
