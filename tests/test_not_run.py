@@ -19,7 +19,7 @@ def test_tools_that_are_not_there(tmp_path: Path, is_required: bool) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OUTRIDER_REQUIRE_TOOLS"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "conformance", TESTS / "conformance"],
-        env=environment | required | {"OUTRIDER_CACHE": str(tmp_path)}, cwd=TESTS.parent,
+        env=environment | required | {"OUTRIDER_CACHE": str(tmp_path), "PY_COLORS": "0"}, cwd=TESTS.parent,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     last = done.stdout.strip().splitlines()[-2]

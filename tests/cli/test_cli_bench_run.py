@@ -75,6 +75,9 @@ async def test_an_outrider_has_arms_and_tells_what_it_did(tmp_path: Path) -> Non
         with pytest.raises(ConfigError, match="--arm off: l is no Outrider"):
             async with connected({"l": lane.url}, reach, ("off",)):
                 pass
+        with pytest.raises(ConfigError, match="--arm off: is given twice"):
+            async with connected({"g": gateway.url}, reach, ("off", "off")):
+                pass
         options = ["--target", gateway.url, "--out", tmp_path / "r", "--api-key-env", "BENCH_KEY"]
         os.environ["BENCH_KEY"] = API_KEY
         try:
@@ -151,3 +154,18 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path) 
         assert "jobs are missing" not in bench(*command[4:])
     result = read_result(tmp_path / "r")
     assert result.is_complete and sorted(one.prompt for one in result.records) == ["p0", "p1", "p2"]
+
+
+def test_what_would_be_ignored_or_held_against_itself_is_refused(tmp_path: Path) -> None:
+    """By the option's name, before anything is asked."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.0,10,2\n", encoding="utf-8")
+    out = ("--out", str(tmp_path / "r"))
+    with paced_lane() as url:
+        for options, told in (
+            (("--target", url, "--target", url), f"--target {url}: is given twice"),
+            (("--target", url, "--arrivals", f"trace:{trace}", "--prompt-tokens", "9"), "--prompt-tokens: the trace"),
+        ):
+            done = RUNNER.invoke(app, ["bench", "run", "smoke", *out, *options])
+            assert isinstance(done.exception, ConfigError) and told in str(done.exception)
+    assert not (tmp_path / "r").exists()

@@ -22,7 +22,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Marks of blocks that no test runs; the words around them say so, too.
-UNRUN = {"needs-gpu", "needs-cluster"}
+UNRUN = {"needs-gpu"}
 _PORTS = (8000, 30000)
 #: How long a command may take on a busy machine, and a server to stop.
 _END_S, _STOP_S = 600.0, 60.0

@@ -40,7 +40,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
         assert block.mark == "" or block.mark in UNRUN or block.mark.startswith("file=")
         if block.mark in UNRUN:
             before = text[: text.index(block.text)][-400:]
-            assert "needs a GPU" in before or "needs a cluster" in before
+            assert "needs a GPU" in before
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.stem)

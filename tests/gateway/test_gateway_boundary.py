@@ -47,6 +47,7 @@ async def test_unknown_paths_and_methods_are_told_in_shape():
         async with w.http.get(w.gateway.url + "/v1/embeddings") as response:
             assert (response.status, (await error_of(response))["code"]) == (404, "route_not_found")
             assert response.headers["x-request-id"] and response.headers["x-should-retry"] == "false"
+            assert response.headers["x-outrider-error"] == (await response.json())["error"]["code"]
         async with w.http.get(w.gateway.url + CHAT) as response:
             assert (response.status, (await error_of(response))["code"]) == (405, "method_not_allowed")
             assert response.headers["Allow"] == "POST"

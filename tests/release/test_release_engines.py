@@ -28,7 +28,7 @@ def docker() -> None:
 
 async def test_compose_on_a_laptop(docker: None) -> None:
     """The two images are built, the model is fetched, and the gateway answers."""
-    compose = ["docker", "compose", "--file", "docker/compose.cpu.yaml"]
+    compose = ["docker", "compose", "--project-name", "outrider-release-check", "--file", "docker/compose.cpu.yaml"]
     try:
         ran(*compose, "up", "--build", "--detach", "--wait", "engine", "gateway", cwd=ROOT)
         await asked("http://127.0.0.1:8000")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -11,18 +10,11 @@ from gateway.world import eventually
 from outrider.errors import LaneFailed
 from outrider.runtimes.launch import Launch
 from outrider.runtimes.process import ChildProcess, Log
+from processes import is_alive
 
 
 async def start(source, log=None):
     return await ChildProcess.start("x", Launch((sys.executable, "-c", source)), log if log is not None else Log())
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def test_output_is_kept_line_by_line():

@@ -14,6 +14,7 @@ from outrider.runtimes.load import LaneWatch
 from outrider.runtimes.process import Log
 from outrider.runtimes.supervisor import Backoff, Supervisor
 from outrider.telemetry.metrics import Metrics
+from processes import is_alive
 
 #: A lane as a process: serves until its standard input ends.
 SERVER = """
@@ -36,14 +37,6 @@ time.sleep(60)
 
 def python(source):
     return lambda port: Launch((sys.executable, "-c", source, str(port)))
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @asynccontextmanager

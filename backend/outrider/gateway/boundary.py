@@ -119,6 +119,8 @@ def _route(request: web.Request) -> str:
 
 def _error_response(path: str, error: APIError, headers: Mapping[str, str] | None = None) -> web.Response:
     kept = {"x-should-retry": str(error.is_retryable).lower()}
+    if error.code is not None:  # for balancers and logs, which read no bodies
+        kept["x-outrider-error"] = error.code
     if headers and "Allow" in headers:
         kept["Allow"] = headers["Allow"]
     if error.retry_after_s is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -63,6 +64,8 @@ def run(  # noqa: PLR0913 - one parameter per flag
     }  # fmt: skip
     changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     found = found.model_copy(update=changed | {"seed": seed, "is_exact_length": exact_length})
+    if prompt_tokens is not None and found.arrivals.kind == "trace":
+        raise ConfigError("--prompt-tokens: the trace says how long prompts are; its LENGTH makes all of them longer")
     slo = None if slo_ttft_ms is slo_tpot_ms is None else Slo(ttft_ms=slo_ttft_ms, tpot_ms=slo_tpot_ms)
     reach = Reach(tuple(target or ()), model, inherited_environment().get(api_key_env), timeout_s)
     raise typer.Exit(measure(found, reach, arm or [], out, Stated(conditions(), slo)))
@@ -120,6 +123,8 @@ def _targets(reach: Reach, progress: Progress) -> Iterator[dict[str, str]]:
     """Address of every target by its name; those that the run starts end with the block."""
     from outrider.cli.bench.servers import server
 
+    if twice := [url for url, count in Counter(reach.urls).items() if count > 1]:
+        raise ConfigError(f"--target {twice[0]}: is given twice, and would be held against itself")
     if reach.urls:
         yield {url: url for url in reach.urls}
         return
@@ -154,6 +159,8 @@ async def connected(urls: dict[str, str], reach: Reach, arms: Sequence[str]) -> 
                 label = arm if len(urls) == 1 else f"{arm} at {name}"
                 hints = hints_of(arm) if target.is_outrider else {}
                 sides.append(Side(Arm(name=label, target=name, hints=hints), target))
+        if twice := [name for name, count in Counter(side.arm.name for side in sides).items() if count > 1]:
+            raise ConfigError(f"--arm {twice[0]}: is given twice, and would be held against itself")
         yield sides
 
 
