@@ -24,7 +24,7 @@ from outrider.runtimes.lane import Lane
 from outrider.runtimes.scripted import ScriptedLane
 from outrider.runtimes.scripted_replies import SENTENCE, Fault, Reply, chat_reply, error_reply
 from outrider.sse import SSEDecoder
-from runs.databases import full_disk
+from runs.databases import full_disk, locked, unlock
 
 TEXT = "".join(SENTENCE)
 RUNS = "/outrider/runs/"
@@ -447,8 +447,7 @@ async def test_a_run_of_another_gateway_ends_before_it_is_forgotten(tmp_path, st
 async def test_a_locked_store_refuses_a_run_in_time(tmp_path):
     """503 with a typed code; requests without a store go on; nothing of the refused run is left."""
     async with world(runs=section(tmp_path)) as w:
-        db = sqlite3.connect(tmp_path / "runs.sqlite", isolation_level=None)
-        db.execute("BEGIN IMMEDIATE")
+        db = await locked(tmp_path)
         async with asyncio.timeout(5):
             async with w.chat(**BACKGROUND) as response:
                 assert (response.status, (await response.json())["error"]["code"]) == (503, "store_unavailable")
@@ -495,18 +494,16 @@ async def test_a_store_that_cannot_be_used_is_told_and_does_not_stop_requests(tm
         await read_events(w, run, most=1)
         assert await told(w) == ("ok", 1.0)
         assert await w.metric("outrider_runs_open") == 1.0
-        db = sqlite3.connect(tmp_path / "runs.sqlite", isolation_level=None)
-        db.execute("BEGIN IMMEDIATE")
+        db = await locked(tmp_path)
         async with asyncio.timeout(5):
             while await told(w) != ("store unavailable", 0.0):
                 await asyncio.sleep(0.01)
             async with w.http.post(f"{w.gateway.url}{RUNS}{run}/cancel") as response:
                 assert response.status == 200
             assert await w.metric("outrider_runs_unsaved") == 1.0
-            db.execute("ROLLBACK")
+            unlock(db)
             while await told(w) != ("ok", 1.0) or await w.metric("outrider_runs_unsaved"):
                 await asyncio.sleep(0.01)
-        db.close()
     async with world() as w:
         assert await told(w) == ("not kept", 0.0)
 

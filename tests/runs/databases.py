@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -68,3 +70,15 @@ def full_disk() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.callback(resource.setrlimit, resource.RLIMIT_FSIZE, (soft, hard))
         yield
+
+
+async def locked(folder: Path) -> sqlite3.Connection:
+    """Hold the file's only writer's place; it is waited for beside the loop, on which who has it may depend."""
+    other = sqlite3.connect(folder / "runs.sqlite", isolation_level=None, check_same_thread=False)
+    await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
+    return other
+
+
+def unlock(other: sqlite3.Connection) -> None:
+    other.execute("ROLLBACK")
+    other.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-import sqlite3
 import time
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
@@ -25,7 +24,7 @@ from outrider.runs.book import RunBook
 from outrider.runs.record import Ending, Record
 from outrider.runs.store import RunStore
 from outrider.runs.work import RunLost, Work, Writer
-from runs.databases import record, section, sqlite_url
+from runs.databases import locked, record, section, sqlite_url, unlock
 
 
 class Resumed:
@@ -235,18 +234,6 @@ async def test_no_run_is_accepted_that_nobody_looks_after(tmp_path, caplog):
         with pytest.raises(StoreUnavailable):
             await found.create(fresh(), None)
     assert "not looked after" in caplog.text
-
-
-async def locked(folder):
-    """Hold the file's only writer's place; it is waited for beside the loop, on which who has it may depend."""
-    other = sqlite3.connect(folder / "runs.sqlite", isolation_level=None, check_same_thread=False)
-    await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
-    return other
-
-
-def unlock(other):
-    other.execute("ROLLBACK")
-    other.close()
 
 
 async def lose(found, run):
