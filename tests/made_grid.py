@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outrider.cli.bench.grid_cells import Answer, Grid, Plan
+from outrider.cli.bench.grid_cells import Answer, Grid, Scope
 
 TASKS = ("chat", "code", "translate")
 SETTINGS = ("off", "ngram k=4", "ngram k=8", "suffix k=4", "eagle2 k=4", "eagle2 k=8", "layer_skip k=2", "medusa k=8")
@@ -10,12 +10,14 @@ SETTINGS = ("off", "ngram k=4", "ngram k=8", "suffix k=4", "eagle2 k=4", "eagle2
 
 def made_grid() -> Grid:
     """Two answers in each cell; more is accepted with colder answers and more drafts."""
-    plan = Plan(
+    scope = Scope(
         model="toy", prompts="a1", temperatures=[0.0, 0.7], settings=list(SETTINGS), max_tokens=8, drafters={}
     )
-    grid = Grid(plan=plan, runs=[{"command": "outrider bench grid", "num_cores": 2}], num_planned=len(SETTINGS) * 12)
+    grid = Grid(
+        scope=scope, runs=[{"command": "outrider bench grid", "num_cores": 2}], num_planned=len(SETTINGS) * 12
+    )
     for at, task in enumerate(TASKS):
-        for heat in plan.temperatures:
+        for heat in scope.temperatures:
             for name in SETTINGS:
                 for prompt in ("one", "two"):
                     grid.answers.append(made_answer(task, f"{task}-{prompt}", heat, name, num_accepted=4 - at))

@@ -32,15 +32,15 @@ def ours(toy_folder: Path) -> EngineArm:
 
 @pytest.mark.parametrize("size", [1, 5])
 def test_every_setting_writes_the_same_texts(ours: EngineArm, size: int) -> None:
-    """Request by request, greedy and sampled; a stretch ends when enough tokens have come."""
+    """Request by request, greedy and sampled; the traffic ends when enough tokens have come."""
     loop, turn = ClosedLoop(ours), Turn(Cell("quote", size), 0, SETTINGS, CASES)
     measured = loop.run(turn)
-    assert [stretch.setting for stretch in measured] == list(SETTINGS)
-    for stretch in measured:
-        assert 0 < stretch.num_tokens < num_measured(size, 24) + 5 * size
-        assert stretch.seconds > 0
-        assert len(stretch.requests) > size
-        assert sum(len(request.token_ids) for request in stretch.requests) >= num_measured(size, 24)
+    assert [traffic.setting for traffic in measured] == list(SETTINGS)
+    for traffic in measured:
+        assert 0 < traffic.num_tokens < num_measured(size, 24) + 5 * size
+        assert traffic.seconds > 0
+        assert len(traffic.requests) > size
+        assert sum(len(request.token_ids) for request in traffic.requests) >= num_measured(size, 24)
     greedy, sampled = (compared(measured, is_greedy=is_greedy) for is_greedy in (True, False))
     assert (greedy.num, sampled.num) >= (6, 3 if size > 2 else 0)
     assert (greedy.num_parted, sampled.num_parted) == (0, 0)
@@ -50,11 +50,11 @@ def test_every_setting_writes_the_same_texts(ours: EngineArm, size: int) -> None
 def test_requests_are_decided_as_they_start_and_taught_as_they_end(ours: EngineArm) -> None:
     """Beside all others of the batch; what was cut off teaches nothing."""
     loop = ClosedLoop(ours)
-    (stretch,) = loop.run(Turn(Cell("quote", 3), 0, (POLICY,), CASES))
-    decisions = [request.decision for request in stretch.requests]
+    (traffic,) = loop.run(Turn(Cell("quote", 3), 0, (POLICY,), CASES))
+    decisions = [request.decision for request in traffic.requests]
     assert all(decision is not None and decision.option.seen.num_others == 2 for decision in decisions)
-    assert [request.plan for request in stretch.requests] == [decision.plan for decision in decisions if decision]
-    assert all(request.feedback.num_tokens == len(request.token_ids) for request in stretch.requests)
+    assert [request.plan for request in traffic.requests] == [decision.plan for decision in decisions if decision]
+    assert all(request.feedback.num_tokens == len(request.token_ids) for request in traffic.requests)
 
 
 def test_useless_drafts_are_never_accepted(ours: EngineArm) -> None:
@@ -103,8 +103,8 @@ def test_time_that_is_over_leaves_the_first_cell_of_each_size(ours: EngineArm) -
 
 def test_the_written_form_names_requests_and_plans(ours: EngineArm) -> None:
     """Plain data."""
-    (stretch,) = ClosedLoop(ours).run(Turn(Cell("quote", 1), 0, (POLICY,), CASES[:1]))
-    data = stretch.as_dict()
+    (traffic,) = ClosedLoop(ours).run(Turn(Cell("quote", 1), 0, (POLICY,), CASES[:1]))
+    data = traffic.as_dict()
     assert (data["arm"], data["workload"], data["batch"]) == ("policy", "quote", 1)
     assert [one["case"] for one in islice(data["requests"], 2)] == ["a", "a"]
     assert data["requests"][0]["rule"] in ("best-rate", "plain", "explore", "control")

@@ -51,5 +51,5 @@ def test_rows_are_those_that_were_measured() -> None:
 
 @pytest.mark.parametrize("setting", [SETTING_OFF, Setting("ngram", 4), Setting("layer_skip", 2)])
 def test_settings_are_read_as_they_are_written(setting: Setting) -> None:
-    """In the plan of a grid."""
+    """In the scope of a grid."""
     assert parse(str(setting)) == setting

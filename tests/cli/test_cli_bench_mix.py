@@ -20,8 +20,8 @@ from outrider.cli.bench.samples import SETTING_OFF, Case, Setting
 from outrider.cli.bench.visits import POLICY
 from outrider.config import packaged_data
 from outrider.errors import ConfigError
-from outrider.workloads.prompts import load_prompts
 from outrider.workloads.spec_bench import Question
+from outrider.workloads.suite import load_prompts
 
 CASES = {name: [Case(f"{name}-{i}", name, "text") for i in range(6)] for name in ("code", "chat")}
 FIXED_TWO = [SETTING_OFF, Setting("ngram", 4)]

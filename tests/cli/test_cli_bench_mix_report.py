@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench_stretches import CHAT, CODE, NGRAM, hopeless_round, request, round_of, stretches
+from bench_traffic import CHAT, CODE, NGRAM, hopeless_round, request, round_of, traffic
 
 from outrider.cli.bench.aims import Aim
 from outrider.cli.bench.mix_report import mix_aims, mix_parts
@@ -77,7 +77,7 @@ def test_texts_are_counted_in_pairs() -> None:
         SETTING_OFF: [request([1, 2]), request([1, 2], ties=[1]), request([5], temperature=1.0)],
         NGRAM: [request([1, 2]), request([1, 3]), request([6], temperature=1.0)],
     }
-    greedy, sampled = mix_aims(Regret(stretches(CODE, 0, {SETTING_OFF: 1.0, NGRAM: 1.0}, texts)))[-2:]
+    greedy, sampled = mix_aims(Regret(traffic(CODE, 0, {SETTING_OFF: 1.0, NGRAM: 1.0}, texts)))[-2:]
     assert (greedy.is_met, greedy.by) == (True, "1 part at near ties")
     assert greedy.aim == "greedy texts unlike off's, beyond near ties, of 2 pairs"
     assert (sampled.is_met, sampled.figure) == (False, 1.0)

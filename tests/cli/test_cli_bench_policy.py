@@ -42,7 +42,7 @@ def test_one_command_prints_the_cells_the_aims_and_the_conditions(tmp_path: Path
     assert data["conditions"]["cells"] == f"{len(cells)} of 6"
     assert data["conditions"]["cost table"].startswith("none") and data["conditions"]["learning"].startswith("from")
     assert ("cells were measured" in result.stdout) == (len(cells) < 6)
-    assert {stretch["arm"] for stretch in data["stretches"]} == {"off", "ngram", "policy"}
+    assert {one["arm"] for one in data["traffic"]} == {"off", "ngram", "policy"}
 
 
 def test_a_setting_that_no_engine_runs_stops_the_start(tmp_path: Path, toy_folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench_stretches import CHAT, CODE, HOPELESS, NGRAM, hopeless_round, round_of, stretches
+from bench_traffic import CHAT, CODE, HOPELESS, NGRAM, hopeless_round, round_of, traffic
 
 from outrider.cli.bench.regret import Regret
 from outrider.cli.bench.samples import SETTING_OFF
@@ -75,4 +75,4 @@ def test_useless_drafts_count_with_all_their_rounds() -> None:
 def test_what_the_policy_ran_is_counted() -> None:
     """Plans with their number, the most frequent first."""
     assert Regret([*round_of(CODE, 0, 10, 20, 20), *round_of(CODE, 1, 10, 20, 20)]).plans(CODE) == "ngram k=4 x2"
-    assert Regret(stretches(CODE, 0, {SETTING_OFF: 1.0})).plans(CODE) == ""
+    assert Regret(traffic(CODE, 0, {SETTING_OFF: 1.0})).plans(CODE) == ""

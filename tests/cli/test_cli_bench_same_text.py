@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from bench_stretches import CODE, NGRAM, request, stretches
+from bench_traffic import CODE, NGRAM, request, traffic
 
 from outrider.cli.bench.same_text import Pairs, compared
 from outrider.cli.bench.samples import SETTING_OFF
-from outrider.cli.bench.stretch import Request
+from outrider.cli.bench.traffic import Request
 
 
 def pairs_of(plain: Request, drafted: Request, *, is_greedy: bool = True) -> Pairs:
     speeds = {SETTING_OFF: 1.0, NGRAM: 1.0}
-    return compared(stretches(CODE, 0, speeds, {SETTING_OFF: [plain], NGRAM: [drafted]}), is_greedy=is_greedy)
+    return compared(traffic(CODE, 0, speeds, {SETTING_OFF: [plain], NGRAM: [drafted]}), is_greedy=is_greedy)
 
 
 def test_texts_are_compared_as_far_as_both_go() -> None:
@@ -32,4 +32,4 @@ def test_nothing_written_is_no_pair() -> None:
     assert pairs_of(request([]), request([1])) == Pairs()
     assert pairs_of(request([1], temperature=1.0), request([1], temperature=1.0)) == Pairs()
     assert pairs_of(request([1], temperature=1.0), request([1], temperature=1.0), is_greedy=False) == Pairs(1)
-    assert compared(stretches(CODE, 0, {NGRAM: 1.0}, {NGRAM: [request([1])]}), is_greedy=True) == Pairs()
+    assert compared(traffic(CODE, 0, {NGRAM: 1.0}, {NGRAM: [request([1])]}), is_greedy=True) == Pairs()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from outrider.cli.bench.samples import SETTING_OFF, Case, Setting
 from outrider.cli.bench.visits import POLICY, Tiers, drafter_visits, greedy_cases, settings_of, task_visits
 from outrider.core import Task
-from outrider.workloads.prompts import Prompt
 from outrider.workloads.spec_bench import Question
+from outrider.workloads.suite import Job
 
 
-def prompt(name: str, task: Task, temperature: float = 0.0) -> Prompt:
-    return Prompt(name=name, task=task, temperature=temperature, max_tokens=200, text=name)
+def prompt(name: str, task: Task, temperature: float = 0.0) -> Job:
+    return Job(name=name, task=task, temperature=temperature, max_tokens=200, text=name)
 
 
 PROMPTS = [

@@ -8,10 +8,10 @@ import pytest
 
 from outrider.cli.bench.served import busy_s, cpu_s, served
 from outrider.cli.bench.servers import server
-from outrider.cli.bench.workers import Seen, _Bench, rows, worker_aims
+from outrider.cli.bench.workers import Round, _Bench, rows, worker_aims
 
-ONE = Seen(1, 1000, 1.0, gateway_s=0.5, lanes_s=0.2, client_s=0.1, machine_s=0.9, busiest=1.0)
-TWO = Seen(2, 1900, 1.0, gateway_s=1.0, lanes_s=0.4, client_s=0.2, machine_s=1.7, busiest=0.6)
+ONE = Round(1, 1000, 1.0, gateway_s=0.5, lanes_s=0.2, client_s=0.1, machine_s=0.9, busiest=1.0)
+TWO = Round(2, 1900, 1.0, gateway_s=1.0, lanes_s=0.4, client_s=0.2, machine_s=1.7, busiest=0.6)
 
 
 def asked_alone(*seen):

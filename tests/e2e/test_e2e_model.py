@@ -15,7 +15,7 @@ import pytest_asyncio
 from outrider import AsyncClient, ContextLengthExceeded, InvalidRequest, ModelNotFound
 from outrider.app import Gateway, serving
 from outrider.config import DEFAULT_MODEL, Config, ServerSection, packaged_data
-from outrider.workloads.prompts import Prompt, load_prompts
+from outrider.workloads.suite import Job, load_prompts
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
@@ -149,7 +149,7 @@ async def test_a_prompt_that_is_being_read_is_given_up(gateway: Gateway) -> None
 async def test_concurrent_answers_are_the_lonely_ones(client: AsyncClient) -> None:
     """Greedy answers do not depend on who else is served, nor on the plans of the others."""
     names = ["code-stack", "quote-bees", "translate-train", "maths-apples"]
-    chosen: list[Prompt] = [PROMPTS[name] for name in names]
+    chosen: list[Job] = [PROMPTS[name] for name in names]
     alone = [(await client.chat(p.messages, temperature=0, max_tokens=24, off=True)).text for p in chosen]
     many = await asyncio.gather(
         *(client.chat(p.messages, temperature=0, max_tokens=24, k=k) for p in chosen for k in (0, 1, 3, 6))

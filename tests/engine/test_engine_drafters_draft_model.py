@@ -21,7 +21,7 @@ from outrider.engine.tokenizer import Tokenizer
 from outrider.errors import ModelError
 from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.speculation.target import SamplingLaw
-from outrider.workloads.prompts import load_prompts
+from outrider.workloads.suite import load_prompts
 from random_llama import write_random_llama
 
 

@@ -23,7 +23,7 @@ from outrider.engine.sequence import GenerateRequest
 from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.speculation.proposal import TopKTree
 from outrider.speculation.target import SamplingLaw
-from outrider.workloads.prompts import load_prompts
+from outrider.workloads.suite import load_prompts
 from random_heads import write_random_heads
 from random_llama import write_random_llama
 

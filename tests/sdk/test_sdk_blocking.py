@@ -9,7 +9,18 @@ from collections.abc import Callable, Iterator
 import pytest
 from sdk_wire import DONE, delta, said, stream_of
 
-from outrider import Agent, Client, ConnectionLimits, Finished, StreamState, TextDelta, errors
+from outrider import (
+    Agent,
+    AgentResult,
+    Client,
+    ConnectionLimits,
+    Finished,
+    Session,
+    StreamState,
+    TextDelta,
+    Turn,
+    errors,
+)
 from outrider.runtimes.scripted import (
     Fault,
     Recorded,
@@ -107,6 +118,23 @@ def test_agents_are_waited_for(lane: ScriptedLane) -> None:
     lane.reply = replies(said("done"))
     with client_of(lane) as client:
         assert client.wait(Agent(client.asynchronous).run("go")).output == "done"
+
+
+def test_an_agent_is_followed(lane: ScriptedLane) -> None:
+    """Event by event, the result last; a run that is left early frees its connection and its session."""
+    with client_of(lane) as client:
+        agent, session = Agent(client.asynchronous), Session()
+        lane.reply = replies(stream_of(delta(content="do"), delta(content="ne"), delta("stop"), DONE))
+        with client.iterate(agent.stream("go", session=session)) as events:
+            kinds = [type(event) for event in events]
+        assert kinds == [TextDelta, TextDelta, Turn, AgentResult] and len(session.messages) == 2
+        lane.reply = replies(stream_of(delta(content="a"), Fault.HANG))
+        with client.iterate(agent.stream("go", session=session)) as events:
+            assert next(events) == TextDelta("a")
+        lane.reply = replies(error_reply(400))
+        with pytest.raises(errors.InvalidRequest), client.iterate(agent.stream("go", session=session)) as events:
+            list(events)
+        assert len(session.messages) == 2
 
 
 async def test_inside_an_event_loop_it_refuses() -> None:

@@ -195,7 +195,7 @@ async def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
         result = await run(suite(), target, tmp_path, slo=Slo(ttft_ms=5000))
     assert read_result(write_result(result, tmp_path).parent) == result
     assert result.cells[0].share_within_slo.value == 1.0 and result.stretches[0].good_per_s > 0
-    (tmp_path / "result.json").write_text(json.dumps({"format": 2}))
+    (tmp_path / "result.json").write_text(json.dumps({"format": 1}))
     with pytest.raises(ConfigError, match=r"result.json: format: "):
         read_result(tmp_path)
     with pytest.raises(ConfigError, match="cannot be read"):

@@ -8,7 +8,7 @@ import pytest
 
 from outrider.config import packaged_data
 from outrider.workloads.filler import CHARS_PER_TOKEN, Filler
-from outrider.workloads.prompts import load_prompts
+from outrider.workloads.suite import load_prompts
 
 TEXTS = [prompt.text for prompt in load_prompts(packaged_data("workloads") / "tasks.yaml")]
 PAIRS = {pair for text in TEXTS for pair in pairwise(text.split())}

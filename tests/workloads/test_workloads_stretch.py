@@ -62,7 +62,7 @@ def test_it_says_when_it_is_the_bottleneck() -> None:
     """Asked for more than it can send, it sends late, and says so; latencies count from when they were due."""
     records, _, seen = measured(pace(1, 1, 1), 1500, per_s=6000)
     stretch = Stretch(
-        arm="a", round=0, seconds=1, num_requests=1, num_tokens=1, tokens_per_s=1, requests_per_s=1,
+        arm="a", round=0, seconds=1, num_requests=1, num_tokens=1,
         lag_p99_ms=seen.lag_p99_ms, late_p99_ms=seen.late_p99_ms, cpu_share=seen.cpu_share,
     )  # fmt: skip
     told = judged([stretch])

@@ -12,7 +12,7 @@ from outrider.config import packaged_data
 from outrider.core import TASKS
 from outrider.errors import ConfigError
 from outrider.workloads.arrivals import Closed
-from outrider.workloads.suite import find_suite, load_jobs, load_suite
+from outrider.workloads.suite import find_suite, load_jobs, load_prompts, load_suite
 
 SHIPPED = packaged_data("workloads")
 PROMPT = "  - {name: one, task: chat, temperature: 0, max_tokens: 8, text: Say yes.}"
@@ -55,6 +55,13 @@ def test_a_digest_is_of_what_is_asked() -> None:
     assert suite.model_copy(update={"rounds": 9, "name": "other"}).digest == suite.digest
     for change in ({"seed": 1}, {"requests": 3}, {"arrivals": Closed(concurrency=2)}, {"jobs": suite.jobs[:1]}):
         assert suite.model_copy(update=change).digest != suite.digest
+
+
+def test_what_answers_each_prompt_by_itself_refuses_more() -> None:
+    """A file that takes its prompts from others is read; a prompt with a tool is named."""
+    assert load_prompts(SHIPPED / "code.yaml") == load_suite(SHIPPED / "code.yaml").jobs
+    with pytest.raises(ConfigError, match=r"tools.yaml: tool-weather: tool_choice: only `outrider bench run`"):
+        load_prompts(SHIPPED / "tools.yaml")
 
 
 def test_arrivals_rounds_and_limits_are_read(tmp_path: Path) -> None:

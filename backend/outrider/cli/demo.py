@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from outrider.app import Gateway
     from outrider.core import Report
     from outrider.sdk.client import AsyncClient
-    from outrider.workloads.prompts import Prompt
+    from outrider.workloads.suite import Job
 
 #: Names in workloads/tasks.yaml.
 PROMPTS = ("code-stack", "quote-bees", "creative-dragon")
@@ -67,7 +67,7 @@ async def _demo(config: Config) -> None:
 
     from outrider.app import serving
     from outrider.sdk.client import AsyncClient
-    from outrider.workloads.prompts import load_prompts
+    from outrider.workloads.suite import load_prompts
 
     console = Console()
     prompts = {prompt.name: prompt for prompt in load_prompts(packaged_data("workloads") / "tasks.yaml")}
@@ -92,7 +92,7 @@ async def _wait_until_ready(console: Console, gateway: Gateway) -> None:
     await wait_for_lanes(console, gateway)
 
 
-async def _stream(console: Console, client: AsyncClient, prompt: Prompt, *, is_off: bool) -> Timed:
+async def _stream(console: Console, client: AsyncClient, prompt: Job, *, is_off: bool) -> Timed:
     how = "without speculation" if is_off else "as the policy decides"
     console.rule(f"{prompt.task}, temperature {prompt.temperature:g}, {how}")
     console.print(prompt.text, style="dim", highlight=False, markup=False)
@@ -117,7 +117,7 @@ async def _stream(console: Console, client: AsyncClient, prompt: Prompt, *, is_o
     return Timed(stream.text, num_tokens, speed, stream.report)
 
 
-def _table(pairs: list[tuple[Prompt, Timed, Timed]]) -> Table:
+def _table(pairs: list[tuple[Job, Timed, Timed]]) -> Table:
     from rich.table import Table
 
     # Words short enough for a terminal of 80 columns, where longer ones are cut.

@@ -42,7 +42,7 @@ def profile(
     from outrider.engine.pull import locate
     from outrider.engine.shipped import heads_for
     from outrider.engine.skip_search import find_layers
-    from outrider.workloads.prompts import load_prompts
+    from outrider.workloads.suite import load_prompts
 
     if not layer_search:
         refuse({"--prompts": prompts}, "those of the search for layers, which --no-layer-search leaves out")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Literal, Self, TypeVar, Unpack
 
 from outrider.sdk.client import AsyncClient
@@ -58,6 +59,20 @@ class Client:
             result = client.wait(Agent(client.asynchronous, [add]).run("What is 17 + 4?"))
         """
         return self._waiter.wait(coroutine)
+
+    def iterate(self, stream: AbstractAsyncContextManager[AsyncIterator[T]]) -> AbstractContextManager[Iterator[T]]:
+        """The events of an agent's stream, for a block; left early, the run is cancelled. Raises what it raises.
+
+        RuntimeError when the client is closed.
+
+        Example::
+
+            agent = Agent(client.asynchronous, [add])
+            with client.iterate(agent.stream("What is 17 + 4?")) as events:
+                for event in events:
+                    print(event)
+        """
+        return self._waiter.iterate(stream)
 
     def close(self) -> None:
         """Close all connections, also of clients made by `with_options`; nothing the second time. Raises nothing."""

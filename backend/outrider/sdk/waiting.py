@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Generic, Self, TypeVar
 
 from outrider.sdk.stream import EventT, ResultT, Stream
@@ -26,6 +28,26 @@ class Waiter:
             return self._runner.run(coroutine)
         finally:
             coroutine.close()  # one that was not begun would warn; another is over
+
+    @contextmanager
+    def iterate(self, stream: AbstractAsyncContextManager[AsyncIterator[T]]) -> Iterator[Iterator[T]]:
+        """Entered and left with the block; each event is waited for when it is asked for."""
+        events = self.wait(stream.__aenter__())
+        try:
+            yield self._each(events)
+        finally:
+            self.wait(stream.__aexit__(*sys.exc_info()))
+
+    def _each(self, events: AsyncIterator[T]) -> Iterator[T]:
+        async def following() -> T:
+            return await anext(events)
+
+        while True:
+            try:
+                event = self.wait(following())
+            except StopAsyncIteration:
+                return
+            yield event
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
         """Wait for `last`, then end the loop; does nothing the second time."""

@@ -97,13 +97,10 @@ class Bench:
 
 
 def _summed(arm: str, number: int, records: Sequence[Record], seen: Seen) -> Stretch:
-    seconds = max(one.end_s for one in records)
-    good = [one for one in records if one.error is None]
-    counts = [one.num_tokens for one in good if one.num_tokens is not None]
-    num_tokens = sum(counts) if len(counts) == len(good) else None
+    counts = [one.num_tokens for one in records if one.error is None]
     return Stretch(
-        arm=arm, round=number, seconds=seconds, num_requests=len(records), num_tokens=num_tokens,
-        tokens_per_s=None if num_tokens is None else num_tokens / seconds, requests_per_s=len(good) / seconds,
+        arm=arm, round=number, seconds=max(one.end_s for one in records), num_requests=len(records),
+        num_tokens=None if None in counts else sum(num or 0 for num in counts),
         lag_p99_ms=seen.lag_p99_ms, late_p99_ms=seen.late_p99_ms, cpu_share=seen.cpu_share,
     )  # fmt: skip
 

@@ -38,14 +38,14 @@ class Resample:
         ordered = sorted(valued, key=lambda pair: pair[1])
         values = [value for _, value in ordered]
         jobs = [self._index[job] for job, _ in ordered]
-        figures = [_figures(values, [1] * len(values))]
+        figures = [_percentiles(values, [1] * len(values))]
         for draw in self._draws[: max(_MIN_DRAWS, _MAX_LOOKS // len(values))]:
             weights = list(map(draw.__getitem__, jobs))
             if any(weights):
-                figures.append(_figures(values, weights))
+                figures.append(_percentiles(values, weights))
         num_jobs = len(set(jobs))
-        mean, p50, p90, p99 = (_estimate(found[0], found[1:], num_jobs) for found in zip(*figures, strict=True))
-        return Distribution(num=len(values), mean=mean, p50=p50, p90=p90, p99=p99)
+        p50, p90, p99 = (_estimate(found[0], found[1:], num_jobs) for found in zip(*figures, strict=True))
+        return Distribution(num=len(values), p50=p50, p90=p90, p99=p99)
 
     def median(self, valued: Valued) -> Estimate | None:
         """None of no values."""
@@ -75,13 +75,10 @@ def _counts(rng: random.Random, num: int) -> list[int]:
     return counts
 
 
-def _figures(values: Sequence[float], weights: Sequence[int]) -> tuple[float, float, float, float]:
-    """Mean and nearest-rank p50, p90 and p99 of ascending values."""
+def _percentiles(values: Sequence[float], weights: Sequence[int]) -> list[float]:
+    """Nearest-rank p50, p90 and p99 of ascending values."""
     ranks = list(accumulate(weights))
-    total = ranks[-1]
-    mean = sum(map(mul, values, weights)) / total
-    p50, p90, p99 = (values[bisect_left(ranks, share * total)] for share in (0.5, 0.9, 0.99))
-    return mean, p50, p90, p99
+    return [values[bisect_left(ranks, share * ranks[-1])] for share in (0.5, 0.9, 0.99)]
 
 
 def _estimate(value: float, drawn: Sequence[float], num_jobs: int) -> Estimate:

@@ -111,7 +111,6 @@ class Distribution(_Part):
     """Of the values of one metric."""
 
     num: int
-    mean: Estimate
     p50: Estimate
     p90: Estimate
     p99: Estimate
@@ -172,10 +171,7 @@ class Stretch(_Part):
     seconds: float
     num_requests: int
     num_tokens: int | None
-    """None where the target does not say; so is the next."""
-    tokens_per_s: float | None
-    """Of all requests together."""
-    requests_per_s: float
+    """None where the target does not say."""
     good_per_s: float | None = None
     """Requests within the SLO, per second; None without an SLO."""
     lag_p99_ms: float = 0.0
@@ -207,7 +203,7 @@ class Generator(_Part):
 class Result(_Part):
     """One run."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     suite: str
     suite_digest: str
     """Of prompts, arrivals and seed: runs of different ones cannot be compared."""

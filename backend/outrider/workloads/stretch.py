@@ -21,7 +21,7 @@ from outrider.workloads.watch import Seen, watching
 
 #: Between two connections that a closed loop opens: the kernel's queue of new ones is short, and streams that begin
 #: in one moment would send their events in one moment for ever.
-_OPENING_S = 0.0011
+OPENING_S = 0.0011
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ async def run_stretch(turn: Turn, seen: Seen, dues: Sequence[Due], concurrency: 
             waiting = deque(dues)
             for _ in range(min(concurrency, len(dues))):
                 group.create_task(_loop(turn, waiting, seen))
-                await asyncio.sleep(_OPENING_S)
+                await asyncio.sleep(OPENING_S)
 
 
 @asynccontextmanager

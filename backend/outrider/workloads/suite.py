@@ -13,7 +13,6 @@ from outrider.core import TASKS, Task
 from outrider.errors import ConfigError
 from outrider.workloads.arrivals import Arrivals, Closed
 from outrider.workloads.files import read_lines, read_text, read_yaml
-from outrider.workloads.prompts import Prompt
 from outrider.workloads.spec_bench import Question, load_questions, sample
 
 #: Spec-Bench's categories as tasks of ours; others are chat.
@@ -23,6 +22,8 @@ _TASK_OF: dict[str, Task] = {
 }  # fmt: skip
 _HOT = {"creative": 1.2}
 _FILE_TOKENS = {"spec-bench": 128, "human-eval": 256}
+#: All that a prompt has which is answered by itself.
+_ALONE = frozenset({"name", "task", "temperature", "max_tokens", "text"})
 
 
 class _Part(BaseModel):
@@ -44,9 +45,14 @@ class JobTool(_Part):
         return {"type": "function", "function": function}
 
 
-class Job(Prompt):
-    """One prompt, or a conversation that begins with it."""
+class Job(_Part):
+    """One prompt as a request would carry it, or a conversation that begins with it."""
 
+    name: str
+    task: Task
+    temperature: Annotated[float, Field(ge=0, le=2)]
+    max_tokens: Annotated[int, Field(ge=1)]
+    text: str
     then: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """What the user says after each answer that calls no tool."""
     prediction: str | None = None
@@ -56,6 +62,10 @@ class Job(Prompt):
     tool_choice: Literal["auto", "required"] = "auto"
     """Of the first turn; afterwards the model decides."""
     max_turns: Annotated[int, Field(ge=1)] = 6
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        return [{"role": "user", "content": self.text}]
 
 
 class Take(_Part):
@@ -80,7 +90,6 @@ class Take(_Part):
 
 class _File(_Part):
     version: Annotated[int, Field(ge=1, le=1)]
-    about: str = ""
     take: list[Take] = []
     prompts: list[Job] = []
     arrivals: Arrivals = Closed()
@@ -135,6 +144,15 @@ def load_suite(path: Path) -> Suite:
     return Suite(
         name=path.stem, jobs=_checked(path, jobs, file.max_tokens), arrivals=file.arrivals, rounds=file.rounds
     )
+
+
+def load_prompts(path: Path) -> list[Job]:
+    """Of a suite, for what answers each prompt by itself. ConfigError also for one with more than that would heed."""
+    jobs = load_suite(path).jobs
+    for job in jobs:
+        if more := sorted(job.model_fields_set - _ALONE):
+            raise ConfigError(f"{path}: {job.name}: {more[0]}: only `outrider bench run` asks that")
+    return jobs
 
 
 def _checked(path: Path, jobs: Sequence[Job], max_tokens: int | None) -> list[Job]:

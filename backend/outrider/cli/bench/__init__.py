@@ -47,14 +47,18 @@ def engine(
     draft_model: Annotated[str | None, typer.Option(help="A smaller model, named like the model.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
-    """Decode speed of this engine, Hugging Face and llama.cpp on the same prompts. Ctrl-C keeps what is done."""
+    """Decode speed of this engine, Hugging Face and llama.cpp on the same prompts. Ctrl-C keeps what is done.
+
+    All in one process on the same tokens, so that speeds are those of programs and not of servers; `bench run` measures
+    the latter, and knows no Hugging Face.
+    """
     from outrider.cli.bench.measure import Clock, Results
     from outrider.cli.bench.report import as_json, parts
     from outrider.cli.bench.suites import Models, Tasks, facts, run_drafters, run_tasks
     from outrider.engine.pull import locate
     from outrider.workloads.conditions import conditions
-    from outrider.workloads.prompts import load_prompts
     from outrider.workloads.spec_bench import load_questions
+    from outrider.workloads.suite import load_prompts
 
     if suite == "tasks":
         others = {"--spec-bench": spec_bench, "--seed": seed, "--draft-model": draft_model}

@@ -12,7 +12,7 @@ from outrider.cli.bench.decider import Decider
 from outrider.cli.bench.mix import Mix, Turn, limits, num_measured
 from outrider.cli.bench.ours import SEED, EngineArm, plan_of
 from outrider.cli.bench.samples import Case, Setting
-from outrider.cli.bench.stretch import Request, Slice, Stretch, undisturbed
+from outrider.cli.bench.traffic import Request, Slice, Traffic, undisturbed
 from outrider.cli.bench.visits import POLICY
 from outrider.policy.lookup import Written
 from outrider.policy.plan import PLAN_OFF
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from outrider.cli.bench.measure import Clock
     from outrider.speculation.proposal import Proposal
 
-#: Parts of a stretch, of which all settings run one before any runs the next.
+#: Parts of the traffic, of which all settings run one before any runs the next.
 NUM_SLICES = 8
 
 
@@ -43,7 +43,7 @@ class _Useless:
         """Holds nothing."""
 
 
-class _Traffic:
+class _Queue:
     """The requests of one setting in one turn: in a queue of their own, on a clock of their own."""
 
     def __init__(self, ours: EngineArm, decider: Decider, turn: Turn, setting: Setting, *, is_trimmed: bool) -> None:
@@ -72,7 +72,7 @@ class _Traffic:
         cpu_s = time.process_time() - began_cpu_s
         self.slices.append(Slice(self._num_tokens - before, self._clock_s - began_s, cpu_s))
 
-    def end(self, counted: Sequence[int]) -> Stretch:
+    def end(self, counted: Sequence[int]) -> Traffic:
         """With the slices that count. What is cut off teaches the policy nothing."""
         from outrider.engine.sequence import Finish
 
@@ -82,7 +82,7 @@ class _Traffic:
         slices = [self.slices[i] for i in counted]
         num_tokens, seconds = sum(one.num_tokens for one in slices), sum(one.seconds for one in slices)
         num_left_out = len(self.slices) - len(slices)
-        return Stretch(self._setting, self._turn, num_tokens, seconds, tuple(self._started), num_left_out)
+        return Traffic(self._setting, self._turn, num_tokens, seconds, tuple(self._started), num_left_out)
 
     def _step(self) -> None:
         """A step of the engine with as many requests as the cell has, and what it brought."""
@@ -124,24 +124,24 @@ class ClosedLoop:
         self._trims_fixed = trims_fixed
         self._deciders = {False: ours.decider, True: Decider(ours)}
 
-    def run(self, turn: Turn) -> list[Stretch]:
+    def run(self, turn: Turn) -> list[Traffic]:
         """Every setting's traffic, a slice of each in turns, so that whatever else the machine does slows all alike.
 
         All are given the same requests in the same order, with the same noise, and so write the same text; a slice is
         as many tokens for each.
         """
         decider = self._deciders[turn.cell.is_hopeless]
-        traffic = [
-            _Traffic(self._ours, decider, turn, setting, is_trimmed=self._trims_fixed or setting == POLICY)
+        queues = [
+            _Queue(self._ours, decider, turn, setting, is_trimmed=self._trims_fixed or setting == POLICY)
             for setting in turn.settings
         ]
-        for one in traffic:
+        for one in queues:
             one.fill()
         for number in range(NUM_SLICES):
-            for one in traffic:
+            for one in queues:
                 one.advance((number + 1) / NUM_SLICES)
-        counted = undisturbed([one.slices for one in traffic])
-        return [one.end(counted) for one in traffic]
+        counted = undisturbed([one.slices for one in queues])
+        return [one.end(counted) for one in queues]
 
     def read(self, cases: Sequence[Case]) -> None:
         """Read all prompts once, so that none has to be read while the clock runs."""
@@ -151,7 +151,7 @@ class ClosedLoop:
                 self._ours.engine.step()
 
 
-def measure_mix(ours: EngineArm, mix: Mix, clock: Clock, stretches: list[Stretch]) -> None:
+def measure_mix(ours: EngineArm, mix: Mix, clock: Clock, traffic: list[Traffic]) -> None:
     """Every size for its share of the time, round after round; the first cell of each in any case.
 
     One size after the other, since load that lasts is what is measured, and not how fast the policy follows a change.
@@ -166,4 +166,4 @@ def measure_mix(ours: EngineArm, mix: Mix, clock: Clock, stretches: list[Stretch
             if number and clock.share >= until:
                 break
             clock.show(f"round {turn.round + 1}, {turn.cell}")
-            stretches.extend(loop.run(turn))
+            traffic.extend(loop.run(turn))

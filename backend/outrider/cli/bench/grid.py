@@ -45,7 +45,7 @@ def grid(  # noqa: PLR0913 - one parameter per flag
     minutes: Annotated[float, typer.Option(min=0.01, help="Time for this run; more fills more of the grid.")] = 20.0,
 ) -> None:
     """Acceptance and speed of every drafter, for each task and temperature. Ctrl-C keeps what is done."""
-    from outrider.cli.bench.grid_cells import Plan, read_grid
+    from outrider.cli.bench.grid_cells import Scope, read_grid
     from outrider.cli.bench.grid_report import grid_rows, write_grid_report
     from outrider.cli.bench.measure import Clock
     from outrider.cli.bench.show import show
@@ -59,12 +59,12 @@ def grid(  # noqa: PLR0913 - one parameter per flag
     found = _settings(engine, settings)
     digests = {name: digest for name, digest in engine.drafters.digests.items() if name in {s.arm for s in found}}
     digest = hashlib.sha256(repr([(c.name, c.group, c.text) for c in cases]).encode()).hexdigest()[:16]
-    plan = Plan(
+    scope = Scope(
         model=model, prompts=digest, temperatures=heats, settings=list(map(str, found)), max_tokens=max_tokens,
         drafters=digests,
     )  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
-    measured = read_grid(out, plan)
+    measured = read_grid(out, scope)
     stated = conditions(model=model, minutes=minutes) | _facts(engine, cases)
     measured.runs.append(stated)
     with progress_bar() as progress:
@@ -84,7 +84,7 @@ def _measure(
     from outrider.cli.bench.grid_cells import answer_of, visits, write_grid
 
     cases, settings = what
-    planned = list(visits(cases, grid.plan.temperatures, _ROUNDS))
+    planned = list(visits(cases, grid.scope.temperatures, _ROUNDS))
     grid.num_planned = len(planned) * len(settings)
     done = {one.key for one in grid.answers}
     num_begun = len(grid.answers)
@@ -110,16 +110,11 @@ def _measure(
 
 def _answer(engine: Engine, case: Case, setting: Setting, number: int) -> Sample:
     from outrider.cli.bench.ours import plan_of
-    from outrider.cli.bench.timed import answer
-    from outrider.engine.sequence import GenerateRequest
-    from outrider.speculation.target import SamplingLaw
+    from outrider.cli.bench.timed import answer, request_of
 
     # A salt of its own: nothing is learnt from earlier answers, and heads are shown the whole prompt.
-    request = GenerateRequest(
-        "grid", tuple(engine.tokenizer.encode_chat(case.messages)), SamplingLaw(case.temperature), case.max_tokens,
-        plan_of(setting), SEED + number, stop_token_ids=frozenset(engine.model.config.eos_token_ids),
-        cache_salt=f"{setting} {case.name} {case.temperature} {number}", is_seeded=False,
-    )  # fmt: skip
+    salt = f"{setting} {case.name} {case.temperature} {number}"
+    request = request_of(engine, case, plan_of(setting), seed=SEED + number, cache_salt=salt, is_seeded=False)
     engine.check(request, "case")
     drafter = None if setting == SETTING_OFF else engine.drafters.makers[setting.arm](request)
     return answer(engine, request, drafter, (setting, case, number))
@@ -157,8 +152,8 @@ def _heats(text: str) -> list[float]:
 
 
 def _cases(prompts: Path | None, spec_bench: Path | None, max_tokens: int) -> list[Case]:
-    from outrider.workloads.prompts import load_prompts
     from outrider.workloads.spec_bench import load_questions, sample
+    from outrider.workloads.suite import load_prompts
 
     found = load_prompts(prompts or packaged_data("workloads") / "tasks.yaml")
     cases = [Case(p.name, p.task, p.text, 0.0, max_tokens) for p in found]

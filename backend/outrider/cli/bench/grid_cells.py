@@ -49,8 +49,8 @@ class Answer(_Part):
         return self.prompt, self.temperature, self.round, self.setting
 
 
-class Plan(_Part):
-    """What is to be measured; a run goes on only with what was begun under the same."""
+class Scope(_Part):
+    """What is to be measured; a run goes on only with what was begun within the same."""
 
     model: str
     prompts: str
@@ -67,8 +67,8 @@ class Grid(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    format: Literal[1] = 1
-    plan: Plan
+    format: Literal[2] = 2
+    scope: Scope
     runs: list[dict[str, Any]] = []
     """Conditions of each time that it was begun or gone on with."""
     num_planned: int = 0
@@ -86,16 +86,16 @@ def answer_of(sample: Sample) -> Answer:
     )  # fmt: skip
 
 
-def read_grid(folder: Path, plan: Plan) -> Grid:
-    """What was measured before under the same plan, or nothing; ConfigError names what became another."""
+def read_grid(folder: Path, scope: Scope) -> Grid:
+    """What was measured before within the same scope, or nothing; ConfigError names what became another."""
     file = folder / FILE
     if not file.exists():
-        return Grid(plan=plan)
+        return Grid(scope=scope)
     try:
         grid = Grid.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
         raise ConfigError(f"{file}: cannot be gone on with: {error}") from error
-    other = [name for name in Plan.model_fields if getattr(grid.plan, name) != getattr(plan, name)]
+    other = [name for name in Scope.model_fields if getattr(grid.scope, name) != getattr(scope, name)]
     if other:
         raise ConfigError(f"{file}: was begun with other {', '.join(other)}; take another --out or the same options")
     return grid
@@ -134,7 +134,7 @@ class Cells:
         order = list(dict.fromkeys(task for task, _ in self.rows))
         self.rows.sort(key=lambda row: (order.index(row[0]), row[1]))
         found = {setting for _, _, setting in self._answers}
-        self.settings = [s for s in map(parse, grid.plan.settings) if s in found and s != SETTING_OFF]
+        self.settings = [s for s in map(parse, grid.scope.settings) if s in found and s != SETTING_OFF]
 
     def of(self, row: tuple[str, float], setting: Setting) -> list[Answer]:
         return self._answers.get((*row, setting), [])

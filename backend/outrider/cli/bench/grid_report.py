@@ -63,7 +63,7 @@ def write_grid_report(grid: Grid, folder: Path) -> list[Path]:
     pictures = write_pngs(drawn, folder)
     stated = grid.runs[-1]
     done = f"{len(grid.answers)} of {grid.num_planned} answers"
-    title = f"Acceptance of {grid.plan.model} by task, temperature and drafter"
+    title = f"Acceptance of {grid.scope.model} by task, temperature and drafter"
     below = f"{stated.get('time', '')} on {stated.get('num_cores', '?')} cores of {stated.get('cpu', '?')}; {done}"
     part = [] if len(grid.answers) == grid.num_planned else [f"Only {done} are in; the same command goes on."]
     parts = [

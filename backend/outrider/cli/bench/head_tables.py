@@ -24,8 +24,8 @@ CODE = ("code", "spec coding")
 def head_rows(samples: Samples) -> list[dict[str, Any]]:
     """A row for each way to draft and temperature, over all tasks."""
     rows = []
-    for temperature in _temperatures(samples):
-        part = at_temperature(samples, temperature)
+    for temperature in samples.temperatures:
+        part = samples.at(temperature)
         for setting in part.settings:
             answers = [sample for sample in part.of(setting) if sample.stats is not None]
             row: dict[str, Any] = {"T": str(temperature), "drafts": str(setting), "tokens/s": part.speed(setting)}
@@ -47,11 +47,11 @@ def grid(samples: Samples) -> list[dict[str, Any]]:
     """Accept length over task, temperature and drafter."""
     rows = []
     for group in samples.groups:
-        for temperature in _temperatures(samples):
-            part = [s for s in samples.in_groups([group]).all if s.case.temperature == temperature]
+        for temperature in samples.temperatures:
+            part = samples.in_groups([group]).at(temperature)
             row: dict[str, Any] = {"task": group, "T": str(temperature)}
             for setting in samples.settings:
-                answers = [s for s in part if s.setting == setting and s.stats is not None]
+                answers = [s for s in part.of(setting) if s.stats is not None]
                 if answers:
                     row[str(setting)] = accept_length(answers)
             rows.append(row)
@@ -72,17 +72,9 @@ def _hazards(answers: Sequence[Sample]) -> list[float]:
     return [further / here for here, further in pairwise(reached) if here]
 
 
-def _temperatures(samples: Samples) -> list[float]:
-    return sorted({case.temperature for case in samples.cases})
-
-
-def at_temperature(samples: Samples, temperature: float) -> Samples:
-    return Samples([sample for sample in samples.all if sample.case.temperature == temperature])
-
-
 def head_aims(samples: Samples, k: int) -> list[Aim]:
     """Of EAGLE heads, on greedy answers; a missed one says what it lost its time with."""
-    greedy = at_temperature(samples, 0.0)
+    greedy = samples.at(0.0)
     chat, code = greedy.in_groups(CHAT), greedy.in_groups(CODE)
     chain, dynamic, static = (Setting(f"eagle2 {shape}", k) for shape in ("chain", "dynamic", "static"))
     hazards = _hazards(chat.of(chain))

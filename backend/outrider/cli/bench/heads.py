@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider.cli.bench.head_tables import at_temperature, grid, head_aims, head_rows
+from outrider.cli.bench.head_tables import grid, head_aims, head_rows
 from outrider.cli.bench.samples import SETTING_OFF, Case, Sample, Samples, Setting, accept_length
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir
@@ -75,7 +74,7 @@ def heads(  # noqa: PLR0913 - one parameter per flag
         data = {"conditions": stated, "tables": tables, "samples": [sample.as_dict() for sample in measured.all]}
         json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     for folder in (*eagle, *([medusa] if medusa else [])) if record else ():
-        _record(folder, "medusa" if folder == medusa else _name(folder), at_temperature(measured, 0.0))
+        _record(folder, "medusa" if folder == medusa else _name(folder), measured.at(0.0))
 
 
 def _settings(arms: Mapping[str, Make], k: int, tree_k: int) -> list[Setting]:
@@ -91,13 +90,15 @@ def _answers(
     engine: Engine, arms: Mapping[str, Make], settings: Sequence[Setting], cases: Iterator[Case], minutes: float
 ) -> Iterator[Sample]:
     """Of whole cases, each in all settings, until time is up."""
-    deadline = time.monotonic() + 60 * minutes
+    from outrider.cli.bench.measure import Clock
+
     with progress_bar() as progress:
+        clock = Clock(minutes, progress)
         for number, case in enumerate(cases):
-            if number and time.monotonic() >= deadline:
+            if number and clock.share >= 1.0:
                 return
             for setting in settings:
-                progress(f"{case.name}: {setting}", 1 - max(0.0, deadline - time.monotonic()) / (60 * minutes))
+                clock.show(f"{case.name}: {setting}")
                 yield _answer(engine, case, setting, arms.get(setting.arm))
 
 
@@ -188,16 +189,11 @@ def _cases(spec_bench: Path | None, max_tokens: int, temperatures: Sequence[floa
 
 
 def _answer(engine: Engine, case: Case, setting: Setting, make: Make | None) -> Sample:
-    from outrider.cli.bench.timed import answer
-    from outrider.engine.sequence import GenerateRequest
+    from outrider.cli.bench.timed import answer, request_of
     from outrider.policy.plan import PLAN_OFF, Plan
-    from outrider.speculation.target import SamplingLaw
 
     plan = PLAN_OFF if make is None else Plan(setting.arm.split()[0], setting.k)
     # A salt of its own: the prompt's states are wanted, so that it is read again.
-    request = GenerateRequest(
-        "bench", tuple(engine.tokenizer.encode_chat(case.messages)), SamplingLaw(case.temperature), case.max_tokens,
-        plan, SEED, stop_token_ids=frozenset(engine.model.config.eos_token_ids), cache_salt=f"{setting} {case.name}",
-        is_seeded=False,
-    )  # fmt: skip
+    salt = f"{setting} {case.name}"
+    request = request_of(engine, case, plan, seed=SEED, cache_salt=salt, is_seeded=False)
     return answer(engine, request, None if make is None else make(request), (setting, case, 0))

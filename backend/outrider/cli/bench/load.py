@@ -20,12 +20,10 @@ from outrider.cli.bench.servers import API_KEY, MODEL, PACE, Server, server
 from outrider.cli.bench.show import show
 from outrider.cli.console import run_async
 from outrider.workloads.conditions import conditions
+from outrider.workloads.stretch import OPENING_S
 from outrider.workloads.wire import Wire, post
 
 CHAT = "/v1/chat/completions"
-#: Between two connections that are opened: the kernel's queue of new ones is short, and streams that began in one
-#: moment would send their events in one moment for ever.
-_OPENING_S = 0.0011
 _LAG = "outrider_event_loop_lag_seconds"
 _STAMP = re.compile(rb"@(\d+\.\d+)")
 _SAMPLE_S = 1.0
@@ -137,7 +135,7 @@ async def measure(gateway: Server, load: Load) -> Measured:
     streams = []
     for caller in _opened(gateway, load, measured, is_endless=True):
         streams.append(asyncio.create_task(caller))
-        await asyncio.sleep(_OPENING_S)
+        await asyncio.sleep(OPENING_S)
     await asyncio.sleep(_SAMPLE_S)
     before = lag_counts(await _page(gateway))
     measured.num_events, measured.num_done = 0, 0

@@ -10,8 +10,8 @@ from outrider.cli.bench.samples import SETTING_OFF, Case, Setting
 from outrider.cli.bench.visits import POLICY, TOKENS
 from outrider.core import MAX_K
 from outrider.errors import ConfigError
-from outrider.workloads.prompts import Prompt
 from outrider.workloads.spec_bench import Question, sample
+from outrider.workloads.suite import Job
 
 #: Fixed settings that need no training.
 FIXED = "off,ngram:2,ngram:4,ngram:8,suffix:4,suffix:8"
@@ -109,7 +109,7 @@ def num_measured(size: int, max_tokens: int) -> int:
     return max(sum(-(-max_tokens * (i + 1) // size) for i in range(size)), 3 * max_tokens // 2)
 
 
-def mixed_cases(prompts: Sequence[Prompt], questions: Sequence[Question]) -> dict[str, list[Case]]:
+def mixed_cases(prompts: Sequence[Job], questions: Sequence[Question]) -> dict[str, list[Case]]:
     """Prompts by workload, which is their task; questions replace those of the workloads that they stand for."""
     found: dict[str, list[Case]] = {}
     for prompt in prompts:

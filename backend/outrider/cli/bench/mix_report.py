@@ -64,8 +64,8 @@ def mix_aims(regret: Regret, num_missing: int = 0) -> list[Aim]:
         _explained(regret, one, _headroom(regret)),
         _explained(regret, plain),
         at_most("time with useless drafts / off", regret.slowdown() if is_useless else None, USELESS),
-        _same("greedy", compared(regret.stretches, is_greedy=True)),
-        _same("sampled", compared(regret.stretches, is_greedy=False)),
+        _same("greedy", compared(regret.traffic, is_greedy=True)),
+        _same("sampled", compared(regret.traffic, is_greedy=False)),
     ]
     return [_undecided(aim, num_missing) if aim.is_met and num_missing else aim for aim in found]
 
@@ -100,8 +100,8 @@ def facts(ours: EngineArm, mix: Mix, regret: Regret, *, is_interrupted: bool) ->
     import torch
 
     cells = (*regret.cells, *regret.hopeless)
-    num_out = sum(one.num_left_out for one in regret.stretches)
-    num_slices = max(1, NUM_SLICES * len(regret.stretches))
+    num_out = sum(one.num_left_out for one in regret.traffic)
+    num_slices = max(1, NUM_SLICES * len(regret.traffic))
     nums = [len(regret.rounds([cell])) for cell in cells]
     return {
         "threads": torch.get_num_threads(),

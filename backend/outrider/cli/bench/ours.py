@@ -78,7 +78,7 @@ class EngineArm:
         All runs share one empty salt: the prompt is read once, and no drafter learns from an earlier answer.
         """
         prediction = None if answer is None else spoilt(answer, self.engine.tokenizer.vocab_size)
-        request = self._request("bench", case, plan, stop_token_ids=self._eos, prediction_ids=prediction)
+        request = self._request(case, plan, prediction_ids=prediction)
         drafter = None if plan.is_off else self.engine.drafters.makers[plan.drafter](request)
         return timed.answer(self.engine, request, drafter, (setting, case, number))
 
@@ -88,7 +88,7 @@ class EngineArm:
 
         for i, case in enumerate(cases):
             long = replace(case, max_tokens=BATCH_TOKENS)
-            self._add(self._request(f"bench-{i}", long, plan_of(setting)))
+            self._add(self._request(long, plan_of(setting), rid=f"bench-{i}", stop_token_ids=frozenset()))
         while any(sequence.num_output == 0 for sequence in self.engine.scheduler):
             self.engine.step()
         start = time.perf_counter()
@@ -110,20 +110,11 @@ class EngineArm:
 
     def start(self, rid: str, case: Case, plan: Plan, seed: int, drafter: Drafter | None = None) -> None:
         """Queue a case, with the plan's drafter unless another is given; the caller runs the steps."""
-        request = self._request(rid, case, plan, seed=seed, stop_token_ids=self._eos)
-        self._add(request, None if plan.is_off else drafter)
+        self._add(self._request(case, plan, rid=rid, seed=seed), None if plan.is_off else drafter)
 
-    @property
-    def _eos(self) -> frozenset[int]:
-        return frozenset(self.engine.model.config.eos_token_ids)
-
-    def _request(self, rid: str, case: Case, plan: Plan, **changed: Any) -> GenerateRequest:
+    def _request(self, case: Case, plan: Plan, **others: Any) -> GenerateRequest:
         """Checked: it fits this engine and its context."""
-        from outrider.engine.sequence import GenerateRequest
-        from outrider.speculation.target import SamplingLaw
-
-        law = SamplingLaw(case.temperature)
-        request = GenerateRequest(rid, self.encode(case), law, case.max_tokens, plan, **{"seed": SEED, **changed})
+        request = timed.request_of(self.engine, case, plan, **{"seed": SEED} | others)
         self.engine.check(request, "case")
         return request
 

@@ -14,7 +14,7 @@ from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 
 if TYPE_CHECKING:
-    from outrider.cli.bench.stretch import Stretch
+    from outrider.cli.bench.traffic import Traffic
 
 
 def policy(
@@ -40,14 +40,14 @@ def policy(
     from outrider.engine.profile import read_table, table_path
     from outrider.engine.pull import locate
     from outrider.workloads.conditions import conditions
-    from outrider.workloads.prompts import load_prompts
     from outrider.workloads.spec_bench import load_questions
+    from outrider.workloads.suite import load_prompts
 
     folder, sizes = locate(model, cache_dir()), parse_sizes(batch)
     questions = [] if spec_bench is None else load_questions(spec_bench)
     cases = mixed_cases(load_prompts(prompts or packaged_data("workloads") / "mixed.yaml"), questions)
     machine = conditions(model=model, minutes=minutes)
-    stretches: list[Stretch] = []
+    traffic: list[Traffic] = []
     is_interrupted = False
     with progress_bar() as progress:
         clock = Clock(minutes, progress)
@@ -57,17 +57,17 @@ def policy(
             cases, sizes, parse_fixed(fixed, tuple(ours.engine.drafters.makers)), ours.limits.max_running, trim_fixed
         )
         try:
-            measure_mix(ours, mix, clock, stretches)
+            measure_mix(ours, mix, clock, traffic)
         except KeyboardInterrupt:
             is_interrupted = True
-    regret = Regret(stretches)
+    regret = Regret(traffic)
     stated = machine | facts(ours, mix, regret, is_interrupted=is_interrupted)
     num_cells = len(regret.cells) + len(regret.hopeless)
     tables = mix_parts(regret, mix.num_cells - num_cells)
     part = f"only {num_cells} of {mix.num_cells} cells were measured, so that no aim is met"
     show(tables, [part] if num_cells < mix.num_cells else [], stated)
     if json_file is not None:
-        data = {"conditions": stated, "tables": tables, "stretches": [one.as_dict() for one in stretches]}
+        data = {"conditions": stated, "tables": tables, "traffic": [one.as_dict() for one in traffic]}
         json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     if is_interrupted:
         raise typer.Exit(130)

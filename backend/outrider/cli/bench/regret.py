@@ -8,7 +8,7 @@ from statistics import median
 
 from outrider.cli.bench.mix import Cell
 from outrider.cli.bench.samples import SETTING_OFF, Setting
-from outrider.cli.bench.stretch import Stretch
+from outrider.cli.bench.traffic import Traffic
 from outrider.cli.bench.visits import POLICY
 
 #: Of a round: which fixed setting each cell is held against.
@@ -22,12 +22,12 @@ class Regret:
     make a setting look better than it is: of six equal settings the luckiest is always faster than the mean.
     """
 
-    def __init__(self, stretches: Sequence[Stretch]) -> None:
-        self.stretches = stretches
+    def __init__(self, traffic: Sequence[Traffic]) -> None:
+        self.traffic = traffic
         seen: dict[Cell, dict[int, dict[Setting, float]]] = {}
-        for one in stretches:
+        for one in traffic:
             seen.setdefault(one.turn.cell, {}).setdefault(one.turn.round, {})[one.setting] = 1 / one.tokens_per_s
-        whole = {one.turn.cell: set(one.turn.settings) for one in stretches}
+        whole = {one.turn.cell: set(one.turn.settings) for one in traffic}
         self._token_s = {
             cell: {number: found for number, found in rounds.items() if set(found) == whole[cell]}
             for cell, rounds in seen.items()
@@ -106,11 +106,11 @@ class Regret:
 
     def num_accepted(self) -> int:
         """Drafts that were accepted where none should be."""
-        requests = [r for one in self.stretches if one.turn.cell.is_hopeless for r in one.requests]
+        requests = [r for one in self.traffic if one.turn.cell.is_hopeless for r in one.requests]
         return sum(r.stats.num_accepted for r in requests if r.stats is not None)
 
     def plans(self, cell: Cell) -> str:
         """What the policy ran there, the most frequent first."""
-        asked = [r for one in self.stretches if one.turn.cell == cell and one.setting == POLICY for r in one.requests]
+        asked = [r for one in self.traffic if one.turn.cell == cell and one.setting == POLICY for r in one.requests]
         counts = Counter(str(Setting(r.plan.drafter, r.plan.k)) for r in asked)
         return ", ".join(f"{plan} x{num}" for plan, num in counts.most_common())

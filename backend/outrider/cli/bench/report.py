@@ -151,9 +151,10 @@ def agreement_rows(samples: Samples) -> list[Row]:
 
 
 def task_rows(samples: Samples) -> list[Row]:
-    """One row per task, and all: tokens/s of each arm, their ratios on equal tokens, and whether texts agree."""
-    tasks = {task: samples.in_groups([task]) for task in samples.groups}
-    return [_task_row(task, part) for task, part in (tasks | {"all": samples}).items()]
+    """One row per task and temperature, and all: tokens/s of each arm, ratios on equal tokens, whether texts agree."""
+    tasks = [(task, samples.in_groups([task])) for task in samples.groups]
+    parts = [(task, part.at(temperature)) for task, part in tasks for temperature in part.temperatures]
+    return [_task_row(task, part) for task, part in (*parts, ("all", samples))]
 
 
 def _task_row(task: str, samples: Samples) -> Row:
@@ -161,7 +162,7 @@ def _task_row(task: str, samples: Samples) -> Row:
     ran = samples.of(POLICY)
     return {
         "task": task,
-        "T": _span([s.case.temperature for s in ran]),
+        "T": _span(samples.temperatures),
         "drafter": "/".join(sorted({s.drafter for s in ran})),
         "k": _span([s.k for s in ran]),
         "accept length": accept_length(ran),

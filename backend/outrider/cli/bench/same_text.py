@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from outrider.cli.bench.mix import Cell
 from outrider.cli.bench.samples import SETTING_OFF, first_difference
-from outrider.cli.bench.stretch import Request, Stretch
+from outrider.cli.bench.traffic import Request, Traffic
 
 
 @dataclass(slots=True)
@@ -31,17 +31,17 @@ class Pairs:
             self.num_parted += 1
 
 
-def compared(stretches: Sequence[Stretch], *, is_greedy: bool) -> Pairs:
+def compared(traffic: Sequence[Traffic], *, is_greedy: bool) -> Pairs:
     """All settings against off in the same cell and round, of greedy requests or of the others."""
-    plain: dict[tuple[Cell, int], Stretch] = {
-        (one.turn.cell, one.turn.round): one for one in stretches if one.setting == SETTING_OFF
+    plain: dict[tuple[Cell, int], Traffic] = {
+        (one.turn.cell, one.turn.round): one for one in traffic if one.setting == SETTING_OFF
     }
     pairs = Pairs()
-    for stretch in stretches:
-        other = plain.get((stretch.turn.cell, stretch.turn.round))
-        if other is None or stretch.setting == SETTING_OFF:
+    for part in traffic:
+        other = plain.get((part.turn.cell, part.turn.round))
+        if other is None or part.setting == SETTING_OFF:
             continue
-        for one, against in zip(stretch.requests, other.requests, strict=False):
+        for one, against in zip(part.requests, other.requests, strict=False):
             if (one.case.temperature == 0) == is_greedy:
                 pairs.add(one, against)
     return pairs

@@ -139,8 +139,15 @@ class Samples:
         """Answers of one setting."""
         return [sample for sample in self.all if sample.setting == setting]
 
+    @property
+    def temperatures(self) -> list[float]:
+        return sorted({case.temperature for case in self._by_case})
+
     def in_groups(self, groups: Sequence[str]) -> Samples:
         return Samples([sample for sample in self.all if sample.case.group in groups])
+
+    def at(self, temperature: float) -> Samples:
+        return Samples([sample for sample in self.all if sample.case.temperature == temperature])
 
     def beside(self, setting: Setting, other: Setting) -> list[tuple[Sample, Sample]]:
         """Each answer of `setting` with every one of `other` to the same case in the same round."""

@@ -21,8 +21,8 @@ from outrider.cli.bench.ours import CHANGED_EVERY, EngineArm
 from outrider.cli.bench.samples import SETTING_OFF, Setting
 from outrider.config import cache_dir
 from outrider.errors import ModelError
-from outrider.workloads.prompts import Prompt
 from outrider.workloads.spec_bench import Question
+from outrider.workloads.suite import Job
 
 COMPARED = "median over prompts of the ratio on one prompt, over as many tokens as both have"
 
@@ -40,7 +40,7 @@ class Models:
 class Tasks:
     """What is to be answered."""
 
-    prompts: Sequence[Prompt]
+    prompts: Sequence[Job]
     questions: Sequence[Question] = ()
     seed: int = 0
 

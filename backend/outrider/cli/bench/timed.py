@@ -1,4 +1,4 @@
-"""One answer of the engine, token by token, and the seconds inside its drafter."""
+"""A case as a request to the engine; its answer, token by token, and the seconds inside its drafter."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from outrider.engine.drafters import Drafter
     from outrider.engine.engine import Engine
     from outrider.engine.sequence import GenerateRequest
+    from outrider.policy.plan import Plan
     from outrider.speculation.proposal import Proposal
 
 
@@ -36,6 +37,16 @@ class TimedDrafter:
 
     def free(self) -> None:
         self._inner.free()
+
+
+def request_of(engine: Engine, case: Case, plan: Plan, **others: Any) -> GenerateRequest:
+    """The case in the engine's tokens, to end where its model ends it; `others` are fields as of the request."""
+    from outrider.engine.sequence import GenerateRequest
+    from outrider.speculation.target import SamplingLaw
+
+    fields = {"rid": "bench", "stop_token_ids": frozenset(engine.model.config.eos_token_ids)} | others
+    prompt_ids, law = tuple(engine.tokenizer.encode_chat(case.messages)), SamplingLaw(case.temperature)
+    return GenerateRequest(prompt_ids=prompt_ids, law=law, max_new_tokens=case.max_tokens, plan=plan, **fields)
 
 
 def answer(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 from outrider.cli.bench.samples import SETTING_OFF, Case, Setting
-from outrider.workloads.prompts import Prompt
 from outrider.workloads.spec_bench import Question, sample
+from outrider.workloads.suite import Job
 
 #: Draft tokens per step that are tried, by drafter.
 KS = {
@@ -45,7 +45,7 @@ def settings_of(drafters: Sequence[str]) -> list[Setting]:
     return [Setting(drafter, k) for drafter in drafters for k in KS[drafter]]
 
 
-def greedy_cases(prompts: Sequence[Prompt], questions: Sequence[Question], seed: int) -> list[Case]:
+def greedy_cases(prompts: Sequence[Job], questions: Sequence[Question], seed: int) -> list[Case]:
     """Our greedy prompts and the first turns of the questions, one of each group, then a second, ..."""
     groups: dict[str, list[Case]] = {}
     for prompt in prompts:
@@ -94,7 +94,7 @@ def drafter_visits(cases: Sequence[Case], tiers: Tiers, minutes: float) -> list[
     return visits
 
 
-def task_visits(prompts: Sequence[Prompt], first: Sequence[Setting] = ()) -> list[Visit]:
+def task_visits(prompts: Sequence[Job], first: Sequence[Setting] = ()) -> list[Visit]:
     """All prompts at their own temperature and length, in rounds; arms of `first` answer in the first round only."""
     visits = []
     for number in range(TASK_ROUNDS):

@@ -37,7 +37,7 @@ _WARM_S, _IDLE_S = 1.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Round:
     """One gateway under load in one round."""
 
     num_workers: int
@@ -80,7 +80,7 @@ class _Bench:
         await asyncio.sleep(seconds)
         return 1000 * (cpu_s(self._gateway.pid) - before_s) / seconds
 
-    async def run(self, seconds: float, *, is_alone: bool = False) -> Seen:
+    async def run(self, seconds: float, *, is_alone: bool = False) -> Round:
         """Every connection asks again as soon as it is answered; `is_alone`: all are those of one worker."""
         wires = [await self._connected(is_alone=is_alone) for _ in range(self._num_connections)]
         before, answered = self._used(), await self._answered()
@@ -102,7 +102,7 @@ class _Bench:
         busiest = max(answered.values()) / answered.total()
         num_done = next(count)
         used = gateway_s, lanes_s, client_s, machine_s
-        return Seen(self._num_workers, num_done, lasted_s, *used, busiest, is_alone)
+        return Round(self._num_workers, num_done, lasted_s, *used, busiest, is_alone)
 
     async def _connected(self, *, is_alone: bool) -> Wire:
         """To the first worker, or to whichever the kernel chooses."""
@@ -129,7 +129,7 @@ class _Bench:
         return found
 
 
-async def measure(benches: Sequence[_Bench], rounds: int, seconds: float) -> list[Seen]:
+async def measure(benches: Sequence[_Bench], rounds: int, seconds: float) -> list[Round]:
     """Each gateway in every round, each round in another order; with all workers asked, and with one of them."""
     for bench in benches:
         await bench.run(_WARM_S)
@@ -141,7 +141,7 @@ async def measure(benches: Sequence[_Bench], rounds: int, seconds: float) -> lis
     ]
 
 
-def worker_aims(seen: Sequence[Seen], num_cores: int) -> list[Aim]:
+def worker_aims(seen: Sequence[Round], num_cores: int) -> list[Aim]:
     """Of the clock, which decides nothing where the machine is too little, and of processor time.
 
     The second is of one worker that is asked alone, all that the idle others and the parent use included: with a core
@@ -161,13 +161,13 @@ def worker_aims(seen: Sequence[Seen], num_cores: int) -> list[Aim]:
     return [by_clock, at_least(what, num / median(costs) if costs else None, wanted)]
 
 
-def _pairs(seen: Sequence[Seen]) -> list[tuple[Seen, Seen]]:
+def _pairs(seen: Sequence[Round]) -> list[tuple[Round, Round]]:
     """One process and several, of the same round."""
     one, more = ([each for each in seen if (each.num_workers > 1) == is_more] for is_more in (False, True))
     return list(zip(one, more, strict=True))
 
 
-def rows(seen: Sequence[Seen]) -> list[dict[str, object]]:
+def rows(seen: Sequence[Round]) -> list[dict[str, object]]:
     """Medians over rounds; CPU time in microseconds a request."""
     found: list[dict[str, object]] = []
     for is_alone, num in sorted({(each.is_alone, each.num_workers) for each in seen}):
@@ -196,7 +196,7 @@ def workers(
 ) -> None:
     """Requests/s and what they cost: one process, and several that share the port, over scripted lanes."""
     facts = conditions(rounds=rounds, seconds=seconds, connections=connections)
-    seen: list[Seen] = []
+    seen: list[Round] = []
     idle: dict[int, float] = {}
     with ExitStack() as stack:
         lanes = [stack.enter_context(server("direct")) for _ in range(count)]

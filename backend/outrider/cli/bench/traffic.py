@@ -23,7 +23,7 @@ USUAL_SHARE = 0.9
 
 @dataclass(slots=True)
 class Request:
-    """One request of a stretch, and what became of it so far."""
+    """One request, and what became of it so far."""
 
     case: Case
     plan: Plan
@@ -61,7 +61,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Traffic:
     """One setting's traffic in one cell and round."""
 
     setting: Setting
@@ -95,7 +95,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A part of a stretch."""
+    """A part of it."""
 
     num_tokens: int
     seconds: float

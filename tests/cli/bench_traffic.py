@@ -1,4 +1,4 @@
-"""Stretches of given speeds and texts, for the tests of what is made of them."""
+"""Traffic of given speeds and texts, for the tests of what is made of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from outrider.cli.bench.mix import Cell, Turn
 from outrider.cli.bench.samples import SETTING_OFF, Case, Setting
-from outrider.cli.bench.stretch import Request, Stretch
+from outrider.cli.bench.traffic import Request, Traffic
 from outrider.cli.bench.visits import POLICY
 from outrider.core import SpecStats
 from outrider.policy.plan import PLAN_OFF, Plan
@@ -23,26 +23,26 @@ def request(
     return Request(case, plan, token_ids=list(token_ids), near_ties=set(ties))
 
 
-def stretches(
+def traffic(
     cell: Cell, number: int, speeds: dict[Setting, float], requests: dict[Setting, Sequence[Request]] | None = None
-) -> list[Stretch]:
+) -> list[Traffic]:
     """One round of one cell: every setting writes 100 tokens at its speed."""
     settings = (SETTING_OFF, POLICY) if cell.is_hopeless else (SETTING_OFF, NGRAM, POLICY)
     turn = Turn(cell, number, settings, ())
     return [
-        Stretch(setting, turn, 100, 100 / speed, tuple((requests or {}).get(setting, ())))
+        Traffic(setting, turn, 100, 100 / speed, tuple((requests or {}).get(setting, ())))
         for setting, speed in speeds.items()
     ]
 
 
-def round_of(cell: Cell, number: int, off: float, ngram: float, policy: float) -> list[Stretch]:
+def round_of(cell: Cell, number: int, off: float, ngram: float, policy: float) -> list[Traffic]:
     """With what the policy ran: one request with drafts."""
     ran = {POLICY: [request([1, 2], Plan("ngram", 4))]}
-    return stretches(cell, number, {SETTING_OFF: off, NGRAM: ngram, POLICY: policy}, ran)
+    return traffic(cell, number, {SETTING_OFF: off, NGRAM: ngram, POLICY: policy}, ran)
 
 
-def hopeless_round(number: int, policy: float, num_accepted: int = 0) -> list[Stretch]:
+def hopeless_round(number: int, policy: float, num_accepted: int = 0) -> list[Traffic]:
     """Off at ten tokens per second beside the policy with useless drafts."""
     drafted = request([1], Plan("ngram", 4))
     drafted.stats = SpecStats(1, num_accepted, (0,) * num_accepted + (1,))
-    return stretches(HOPELESS, number, {SETTING_OFF: 10.0, POLICY: policy}, {POLICY: [drafted]})
+    return traffic(HOPELESS, number, {SETTING_OFF: 10.0, POLICY: policy}, {POLICY: [drafted]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outrider.cli.bench.stretch import Slice, undisturbed
+from outrider.cli.bench.traffic import Slice, undisturbed
 
 
 def test_slices_without_the_processor_count_for_no_setting() -> None:
