@@ -111,9 +111,8 @@ def test_the_table_by_task_weighs_verify_steps_and_not_answers() -> None:
 def test_a_task_at_two_temperatures_has_two_rows() -> None:
     """Each with its own figures; the last row is of all."""
     cold = [sample("off"), sample("policy", tokens_per_s=20.0)]
-    hot = [
-        replace(one, case=replace(one.case, name="hot", temperature=0.7)) for one in (sample("off"), sample("policy"))
-    ]
+    warm = replace(cold[0].case, name="warm", temperature=0.7)
+    hot = [replace(one, case=warm) for one in (sample("off"), sample("policy"))]
     rows = task_rows(Samples([*cold, *hot]))
     assert [(row["task"], row["T"]) for row in rows] == [("quote", "0"), ("quote", "0.7"), ("all", "0-0.7")]
     assert [row["policy/off"] for row in rows[:2]] == pytest.approx([2.0, 1.0])

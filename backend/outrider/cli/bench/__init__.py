@@ -49,8 +49,8 @@ def engine(
 ) -> None:
     """Decode speed of this engine, Hugging Face and llama.cpp on the same prompts. Ctrl-C keeps what is done.
 
-    All in one process on the same tokens, so that speeds are those of programs and not of servers; `bench run` measures
-    the latter, and knows no Hugging Face.
+    All in one process on the same tokens, so that speeds are those of engines and not of servers: `bench run` is for
+    those, and knows no Hugging Face.
     """
     from outrider.cli.bench.measure import Clock, Results
     from outrider.cli.bench.report import as_json, parts

@@ -151,7 +151,7 @@ def agreement_rows(samples: Samples) -> list[Row]:
 
 
 def task_rows(samples: Samples) -> list[Row]:
-    """One row per task and temperature, and all: tokens/s of each arm, ratios on equal tokens, whether texts agree."""
+    """A row per task and temperature, and all: tokens/s of each arm, ratios on equal tokens, whether texts agree."""
     tasks = [(task, samples.in_groups([task])) for task in samples.groups]
     parts = [(task, part.at(temperature)) for task, part in tasks for temperature in part.temperatures]
     return [_task_row(task, part) for task, part in (*parts, ("all", samples))]
