@@ -19,10 +19,10 @@ prompts:
 
 def test_one_command_prints_the_cells_the_aims_and_the_conditions(tmp_path: Path, toy_folder: Path) -> None:
     """And writes the same rows, and every request, to its file."""
-    prompts, written = tmp_path / "prompts.yaml", tmp_path / "figures.json"
+    prompts, written, page = tmp_path / "prompts.yaml", tmp_path / "figures.json", tmp_path / "page"
     prompts.write_text(PROMPTS, encoding="utf-8")
     options = ["--model", str(toy_folder), "--prompts", str(prompts), "--json", str(written)]
-    options += ["--minutes", "0.03", "--batch", "1,3", "--fixed", "ngram:2"]
+    options += ["--out", str(page), "--minutes", "0.03", "--batch", "1,3", "--fixed", "ngram:2"]
     result = CliRunner().invoke(app, ["bench", "policy", *options])
     assert result.exit_code == 0, result.output
     for text in (
@@ -36,6 +36,9 @@ def test_one_command_prints_the_cells_the_aims_and_the_conditions(tmp_path: Path
         assert text in result.stdout
     data = json.loads(written.read_text(encoding="utf-8"))
     cells, aims = data["tables"].values()
+    html, markdown = ((page / name).read_text("utf-8") for name in ("policy.html", "policy.md"))
+    assert html.count("<svg") == 2 and all(f"<td>{aim['aim']}" in html or aim["aim"] in html for aim in aims)
+    assert f"| {cells[0]['workload']} | {cells[0]['batch']} |" in markdown and "- command: outrider" in markdown
     wanted = {(name, size) for name in ("quote", "creative", "quote, useless drafts") for size in (1, 3)}
     assert {("quote", 1), ("quote", 3)} <= {(row["workload"], row["batch"]) for row in cells} <= wanted
     assert {row["result"] for row in aims[:3]} <= ({"met", "MISSED"} if len(cells) == 6 else {"undecided", "MISSED"})

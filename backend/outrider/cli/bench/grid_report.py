@@ -6,10 +6,9 @@ from pathlib import Path
 
 from outrider.cli.bench.grid_cells import Cells, Grid
 from outrider.plots.charts import heat_map
-from outrider.plots.png import write_pngs
 from outrider.plots.svg import Labels, Plot
-from outrider.workloads import page
-from outrider.workloads.tables import Row, html_table, markdown_table, markdown_text, shown
+from outrider.workloads.page import Page, Section, write_page
+from outrider.workloads.tables import Row
 
 _SAYS = (
     "Accept length: tokens per verify step. Acceptance: accepted drafts over proposed ones. / off: tokens per second "
@@ -58,25 +57,15 @@ def grid_plots(grid: Grid) -> list[Plot]:
 
 
 def write_grid_report(grid: Grid, folder: Path) -> list[Path]:
-    """`grid.md`, `grid.html` and a PNG for each heat map; the files that were written."""
-    drawn, rows = grid_plots(grid), grid_rows(grid)
-    pictures = write_pngs(drawn, folder)
+    """`grid.html`, `grid.md` and a PNG for each heat map; the files that were written."""
     stated = grid.runs[-1]
     done = f"{len(grid.answers)} of {grid.num_planned} answers"
     title = f"Acceptance of {grid.scope.model} by task, temperature and drafter"
     below = f"{stated.get('time', '')} on {stated.get('num_cores', '?')} cores of {stated.get('cpu', '?')}; {done}"
     part = [] if len(grid.answers) == grid.num_planned else [f"Only {done} are in; the same command goes on."]
-    parts = [
-        *map(page.warning, part),
-        page.section("Heat maps", page.figures(drawn)),
-        page.section("All cells", html_table(_SAYS, rows)),
-        page.section("Conditions of the last run", page.facts(stated)),
+    sections = [
+        Section("Heat maps", plots=grid_plots(grid)),
+        Section("All cells", _SAYS, grid_rows(grid)),
+        Section("Conditions of the last run", facts=stated),
     ]
-    html, markdown = folder / "grid.html", folder / "grid.md"
-    html.write_text(page.page(title, below, parts), encoding="utf-8")
-    lines = [f"# {markdown_text(title)}", markdown_text(below), *(f"**{words}**" for words in part)]
-    lines += [f"![{path.stem}]({path.name})" for path in pictures]
-    lines += [_SAYS, markdown_table(rows), "## Conditions of the last run"]
-    lines.append("\n".join(f"- {key}: {markdown_text(shown(value))}" for key, value in stated.items()))
-    markdown.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
-    return [html, markdown, *pictures]
+    return write_page(Page(title, below, part, sections), folder, "grid")

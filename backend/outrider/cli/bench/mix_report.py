@@ -1,9 +1,10 @@
-"""The tables of mixed traffic: a row per cell, and the aims with what missed them."""
+"""The report of mixed traffic: a row per cell, the aims with what missed them, and both as a page with heat maps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ from outrider.cli.bench.same_text import Pairs, compared
 from outrider.cli.bench.samples import SETTING_OFF
 from outrider.cli.bench.show import Row
 from outrider.cli.bench.visits import POLICY
+from outrider.plots.charts import heat_map
+from outrider.plots.svg import Labels, Plot
+from outrider.workloads.page import Page, Section, write_page
 
 if TYPE_CHECKING:
     from outrider.cli.bench.ours import EngineArm
@@ -93,6 +97,41 @@ def _same(what: str, pairs: Pairs) -> Aim:
     aim = f"{what} texts unlike off's, beyond near ties, of {pairs.num} pairs"
     tied = f"{pairs.num_tied} part at near ties" if pairs.num_tied else ""
     return replace(at_most(aim, float(pairs.num_parted) if pairs.num else None, 0), by=tied)
+
+
+def mix_plots(regret: Regret) -> list[Plot]:
+    """The policy against hindsight and against no speculation, by workload and batch."""
+    best = Labels(
+        "policy-best", "Policy against the best fixed setting of each cell", "times as fast", "",
+        "Tokens per second under the policy over those of the fixed setting that was best there in the other rounds: "
+        "1 is no regret.",
+    )  # fmt: skip
+    off = Labels(
+        "policy-off", "Policy against no speculation", "times as fast", "",
+        "Tokens per second under the policy over those without speculation; below 1 it does not pay.",
+    )  # fmt: skip
+    sizes = sorted({cell.size for cell in regret.cells})
+    ratios = {
+        labels: {(cell.workload, cell.size): regret.ratio([cell], other) for cell in regret.cells}
+        for labels, other in ((best, regret.each_best), (off, regret.off))
+    }
+    workloads = dict.fromkeys(cell.workload for cell in regret.cells)
+    tables = {labels: {w: [found.get((w, s)) for s in sizes] for w in workloads} for labels, found in ratios.items()}
+    drawn = [heat_map(labels, table, [f"batch {size}" for size in sizes]) for labels, table in tables.items()]
+    return [plot for plot in drawn if plot.num_marks]
+
+
+def write_mix_report(
+    regret: Regret, tables: Mapping[str, Sequence[Row]], stated: Mapping[str, object], folder: Path
+) -> list[Path]:
+    """`policy.html`, `policy.md` and a PNG for each heat map; the files that were written."""
+    below = f"{stated['time']} on {stated['num_cores']} cores of {stated['cpu']}; {stated['cells']} cells"
+    sections = [
+        Section("Heat maps", plots=mix_plots(regret)),
+        *(Section(title.capitalize(), rows=rows) for title, rows in tables.items()),
+        Section("Conditions", facts=stated),
+    ]
+    return write_page(Page("The policy and fixed settings in mixed traffic", below, (), sections), folder, "policy")
 
 
 def facts(ours: EngineArm, mix: Mix, regret: Regret, *, is_interrupted: bool) -> dict[str, object]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from outrider.cli.bench.traffic import Traffic
 
 
-def policy(
+def policy(  # noqa: PLR0913 - one parameter per flag
     model: Annotated[str, typer.Option(help="Name of a pulled model, or a local folder.")] = DEFAULT_MODEL,
     prompts: Annotated[Path | None, typer.Option(help="Prompt file; its tasks are the workloads.")] = None,
     spec_bench: Annotated[
@@ -29,12 +29,13 @@ def policy(
         bool, typer.Option(help="Leave out drafts that do not pay under fixed settings too, by the cost table.")
     ] = False,
     minutes: Annotated[float, typer.Option(min=0.01, help="Time for all of it; more gives more rounds.")] = 14.0,
+    out: Annotated[Path | None, typer.Option(help="Folder of a page with plots.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """What deciding per request is worth: the policy against every fixed setting. Ctrl-C keeps what is done."""
     from outrider.cli.bench.closed_loop import measure_mix
     from outrider.cli.bench.measure import Clock
-    from outrider.cli.bench.mix_report import facts, mix_parts
+    from outrider.cli.bench.mix_report import facts, mix_parts, write_mix_report
     from outrider.cli.bench.ours import EngineArm
     from outrider.cli.bench.regret import Regret
     from outrider.engine.profile import read_table, table_path
@@ -66,6 +67,8 @@ def policy(
     tables = mix_parts(regret, mix.num_cells - num_cells)
     part = f"only {num_cells} of {mix.num_cells} cells were measured, so that no aim is met"
     show(tables, [part] if num_cells < mix.num_cells else [], stated)
+    for path in () if out is None else write_mix_report(regret, tables, stated, out):
+        typer.echo(path)
     if json_file is not None:
         data = {"conditions": stated, "tables": tables, "traffic": [one.as_dict() for one in traffic]}
         json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
