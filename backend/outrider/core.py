@@ -40,10 +40,7 @@ class Hints(BaseModel):
 
     task: Task | None = None
     """What the text is for; None lets the classifier decide."""
-    drafter: (
-        Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa", "off"]
-        | None
-    ) = None
+    drafter: Literal[Drafter, "off"] | None = None
     """Fix the drafter; None lets the policy decide, `off` means no speculation."""
     k: Annotated[int, Field(ge=0, le=MAX_K)] | None = None
     """Fix the number of draft tokens per step; 0 means no speculation."""
