@@ -85,7 +85,7 @@ async def lane() -> AsyncIterator[ScriptedLane]:
         one.overrides["/v1/responses/resp_1/cancel"] = json_reply(RESPONSE)
         item = {"id": "i", "type": "message", "content": [{"type": "input_text", "text": "hi"}]}
         one.overrides["/v1/responses/resp_1/input_items"] = json_reply({"data": [item]})
-        one.overrides["/outrider/lanes"] = json_reply({"lanes": []})
+        one.overrides["/outrider/runs"] = json_reply({"data": []})
         yield one
 
 

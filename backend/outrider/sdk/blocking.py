@@ -156,7 +156,7 @@ class Client:
 
         Example::
 
-            print(client.request("GET", "/outrider/lanes").json())
+            print(client.request("GET", "/outrider/runs").json())
         """
         return self.wait(
             self.asynchronous.request(method, path, body, extra_headers=extra_headers, extra_query=extra_query)

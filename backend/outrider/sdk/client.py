@@ -154,7 +154,7 @@ class AsyncClient:
         Example::
 
             try:
-                print((await client.request("GET", "/outrider/lanes")).json())
+                print((await client.request("GET", "/outrider/runs")).json())
             except APIError as error:
                 print(error.status, error.code, error.request_id, error.retry_after_s)
             except OutriderError as error:

@@ -42,7 +42,7 @@ class RawResponse:
 
     Example::
 
-        response = await client.request("GET", "/outrider/lanes")
+        response = await client.request("GET", "/outrider/runs")
         print(response.head.request_id, response.json())
     """
 
