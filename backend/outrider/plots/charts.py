@@ -145,7 +145,9 @@ def heat_map(labels: Labels, rows: Mapping[str, Sequence[float | None]], columns
     low, high = reach(found)
     left = 10 + LETTER * max(map(len, rows), default=1)
     top = 16 + 0.72 * LETTER * max(map(len, columns), default=1)
-    width = max(_LEAST_CELL, (WIDTH - left) / max(1, len(columns)))
+    lean = top - 16  # of the last column's name, from its middle on
+    num = max(1, len(columns))
+    width = max(_LEAST_CELL, min((WIDTH - left - 8) / num, (WIDTH - left - lean) / (num - 0.5)))
     parts = []
     for j, name in enumerate(columns):
         x = left + (j + 0.5) * width
@@ -161,8 +163,7 @@ def heat_map(labels: Labels, rows: Mapping[str, Sequence[float | None]], columns
     y = top + len(rows) * _CELL_HEIGHT + 8
     parts += _ramp(left, y, labels.x, (low, high))
     right = left + len(columns) * width
-    # the last name of a column leans out of the map
-    return plot(labels, (right + max(8.0, top - 16 - width / 2), y + 34), parts)
+    return plot(labels, (right + max(8.0, lean - width / 2), y + 34), parts)
 
 
 def _cell(box: tuple[float, float, float], value: float | None, share: float | None, said: str) -> Iterator[str]:

@@ -78,7 +78,7 @@ def _figure(plot: Plot) -> str:
     """Beside others where there is room; a wide one scrolls in its own box."""
     words = plot.labels
     # A plot made for a phone shrinks with it; a wider one keeps its type readable and scrolls.
-    least = "" if plot.width <= WIDTH else f' style="min-width:{plot.width:.0f}px"'
+    least = "" if round(plot.width) <= WIDTH else f' style="min-width:{plot.width:.0f}px"'
     return (
         f'<figure><div class="box" tabindex="0" role="region" aria-label="{escape(words.title)}"><div{least}>'
         f"{plot.svg}</div></div><figcaption>{escape(words.text)}</figcaption></figure>"

@@ -102,7 +102,7 @@ def _same(what: str, pairs: Pairs) -> Aim:
 def mix_plots(regret: Regret) -> list[Plot]:
     """The policy against hindsight and against no speculation, by workload and batch."""
     best = Labels(
-        "policy-best", "Policy against the best fixed setting of each cell", "times as fast", "",
+        "policy-best", "Policy against the best setting", "times as fast", "",
         "Tokens per second under the policy over those of the fixed setting that was best there in the other rounds: "
         "1 is no regret.",
     )  # fmt: skip
