@@ -68,5 +68,7 @@ async def test_the_gateway_runs_without_the_engine(wheel: Path, tmp_path: Path) 
         done = ran(outrider, *arguments, cwd=tmp_path, variables=variables, status=1)
         assert done.stdout == "" and re.fullmatch(told, done.stderr), done.stderr
     assert ran(outrider, "--version", cwd=tmp_path).stdout == f"outrider {__version__}\n"
+    licence = next((tmp_path / "venv" / "lib").glob("python3*/site-packages/outrider-*.dist-info/licenses/LICENSE"))
+    assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
     policy = next((tmp_path / "venv" / "lib").glob("python3*/site-packages/outrider/data/policies/code.yaml"))
     ran(outrider, "policy", "validate", policy, cwd=tmp_path, variables=variables)

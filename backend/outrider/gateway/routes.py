@@ -57,6 +57,7 @@ class Routes:
         self._worker = worker
 
     def add_to(self, router: web.UrlDispatcher) -> None:
+        """Put all routes in."""
         for path in ROUTES:
             router.add_post(path, self.generate)
         self._runs.add_to(router)
