@@ -34,8 +34,6 @@ TENANTS = ("ada", "bob", "eve")
 #: Statuses by which a request may be refused before a lane hears of it.
 REFUSALS = {408, 429, 503, 504}
 
-Steps = list[bytes | float | Fault]
-
 
 @dataclass(frozen=True, slots=True)
 class Script:

@@ -26,7 +26,8 @@ def docker() -> None:
         not_run("images on their real bases and compose files with Prometheus and Grafana: they need a Docker engine")
 
 
-async def test_compose_on_a_laptop(docker: None) -> None:
+@pytest.mark.usefixtures("docker")
+async def test_compose_on_a_laptop() -> None:
     """The two images are built, the model is fetched, and the gateway answers."""
     compose = ["docker", "compose", "--project-name", "outrider-release-check", "--file", "docker/compose.cpu.yaml"]
     try:
@@ -36,7 +37,8 @@ async def test_compose_on_a_laptop(docker: None) -> None:
         ran(*compose, "down", "--volumes", cwd=ROOT)
 
 
-def test_the_image_of_sglang(docker: None) -> None:
+@pytest.mark.usefixtures("docker")
+def test_the_image_of_sglang() -> None:
     """It is built, and SGLang finds our plugin in it."""
     tag = "outrider-sglang:check"
     ran("docker", "build", "--file", "docker/sglang.Dockerfile", "--tag", tag, ".", cwd=ROOT)
