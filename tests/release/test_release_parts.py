@@ -24,7 +24,8 @@ _AUDIT = "where it is: pip-audit --requirement requirements.lock --no-deps --dis
 PERMISSIVE = {
     "0BSD", "3-Clause BSD License", "Apache 2.0 License", "Apache Software License", "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception", "BSD License", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0",
-    "CNRI-Python", "ISC", "ISC License ISCL", "MIT", "MIT License", "PSF-2.0", "Python Software Foundation License", "Zlib",
+    "CNRI-Python", "ISC", "ISC License ISCL", "MIT", "MIT License", "PSF-2.0", "Python Software Foundation License",
+    "Zlib",
 }  # fmt: skip
 #: They ask for the source of their own files (MPL) or of the font (OFL) where those are changed; here they are not.
 UNCHANGED = {"MPL-2.0", "Mozilla Public License 2.0 MPL 2.0", "SIL Open Font License 1.1 OFL-1.1"}
@@ -68,9 +69,8 @@ async def test_known_vulnerabilities(dist: Path) -> None:
         "--format", "json", "--output", str(report),
     )  # fmt: skip
     if not report.is_file():
-        not_run(
-            f"known vulnerabilities, whose service is not reached: {out.strip().splitlines()[-1][:120]}; {_AUDIT}"
-        )
+        why = out.strip().splitlines()[-1][:120]
+        not_run(f"known vulnerabilities, whose service is not reached: {why}; {_AUDIT}")
     found = json.loads(report.read_text(encoding="utf-8"))["dependencies"]
     unknown = [one["name"] for one in found if "skip_reason" in one]
     assert [one for one in found if one.get("vulns")] == []
