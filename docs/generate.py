@@ -76,7 +76,7 @@ def metrics() -> str:
 def _metrics(found: Metrics) -> Iterator[tuple[str, str, str, str]]:
     for collector in found.registry._collector_to_names:
         labels = ", ".join(getattr(collector, "_labelnames", ()))
-        for metric in collector.describe():
+        for metric in collector.collect():
             name = f"{metric.name}_total" if metric.type == "counter" else metric.name
             yield name, metric.type, labels, metric.documentation
 
