@@ -45,7 +45,7 @@ def outside(home: Path) -> dict[str, str]:
 
 
 def test_the_demo_runs(wheel: Path, tmp_path: Path) -> None:
-    """Installed with the engine: the model is fetched, three prompts are answered twice, and compared in a table that fits."""
+    """Installed with the engine: the model is fetched, three prompts are answered twice, and compared in a table."""
     outrider = installed(tmp_path / "venv", wheel, "[engine]")
     done = ran(outrider, "demo", cwd=tmp_path, variables=outside(tmp_path / "cache"))
     rows = re.findall(r"^│ (?:code|quote|creative) .*$", done.stdout, re.MULTILINE)
