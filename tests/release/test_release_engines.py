@@ -20,15 +20,16 @@ def works(*command: str) -> bool:
     return shutil.which(command[0]) is not None and subprocess.run(command, capture_output=True).returncode == 0
 
 
-@pytest.fixture
-def docker() -> None:
+def needs_docker(what: str, command: str) -> None:
+    """Leaves the test where no engine runs, and says which command does it where one does."""
     if not works("docker", "info"):
-        not_run("images on their real bases and compose files with Prometheus and Grafana: they need a Docker engine")
+        not_run(f"{what}, for want of a Docker engine; where there is one: {command}")
 
 
-@pytest.mark.usefixtures("docker")
 async def test_compose_on_a_laptop() -> None:
-    """The two images are built, the model is fetched, and the gateway answers."""
+    """The two images are built on their real bases, the model is fetched, and the gateway answers."""
+    up = "docker compose --file docker/compose.cpu.yaml up --build"
+    needs_docker("gateway and engine on their real base image, by compose", up)
     compose = ["docker", "compose", "--project-name", "outrider-release-check", "--file", "docker/compose.cpu.yaml"]
     try:
         ran(*compose, "up", "--build", "--detach", "--wait", "engine", "gateway", cwd=ROOT)
@@ -37,9 +38,9 @@ async def test_compose_on_a_laptop() -> None:
         ran(*compose, "down", "--volumes", cwd=ROOT)
 
 
-@pytest.mark.usefixtures("docker")
 def test_the_image_of_sglang() -> None:
     """It is built, and SGLang finds our plugin in it."""
+    needs_docker("the image of SGLang", "docker build --file docker/sglang.Dockerfile .")
     tag = "outrider-sglang:check"
     ran("docker", "build", "--file", "docker/sglang.Dockerfile", "--tag", tag, ".", cwd=ROOT)
     code = "from importlib.metadata import entry_points as e; print([p.name for p in e(group='sglang.srt.plugins')])"
@@ -50,7 +51,8 @@ async def test_a_cluster_takes_the_objects() -> None:
     """Its server checks them, admission included; nothing is kept."""
     status, _ = await TOOLS.run("kubectl", "get", "namespace", "outrider", "--request-timeout", "3s")
     if status != 0:
-        not_run("Kubernetes' own checks of k8s/, which need a cluster that has the namespace outrider")
+        command = "kubectl apply --kustomize k8s --dry-run=server"
+        not_run(f"a cluster's checks of k8s/, for want of one with the namespace outrider; where there is: {command}")
     objects = ("kubectl", "apply", "--kustomize", str(ROOT / "k8s"), "--dry-run", "server", "-o", "json")
     status, out = await TOOLS.run(*objects)
     assert status == 0 and json.loads(out)["items"], out
