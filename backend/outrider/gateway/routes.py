@@ -110,8 +110,7 @@ class Routes:
             raise RequestTimeout(f"the body did not arrive within {limit_s:g} s") from error
 
     async def reload(self, _request: web.Request) -> web.Response:
-        """Policies and keys are read again; 422 when something is wrong, and in a process that
-        finds it nothing changes."""
+        """Policies and keys are read again; 422 when something is wrong, and nothing changes where that is found."""
         problem = await self._ordered("reload")
         return json_response({"problem": problem}, 200 if problem is None else 422)
 
