@@ -84,7 +84,9 @@ async def test_it_serves_and_stops(gateway: Image, tmp_path: Path) -> None:
 
 async def test_the_engine_serves_and_stops(engine: Image, model_folder: Path, tmp_path: Path) -> None:
     """With the model in its volume: an answer, the health check; SIGTERM ends it well."""
-    shutil.copytree(model_folder, engine.root / "var/lib/outrider/models" / model_folder.name)
+    model = shutil.copytree(model_folder, engine.root / "var/lib/outrider/models" / model_folder.name)
+    for file in model.iterdir():
+        file.chmod(0o644)  # whoever fetched it here, the image's user did not
     command = engine.entering([*engine.argv, "--port", "0"])
     quiet = asyncio.subprocess.DEVNULL
     async with serving(command, cwd=tmp_path, variables=os.environ, stderr=quiet, says="ready on") as served:
