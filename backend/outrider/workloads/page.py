@@ -28,9 +28,11 @@ class Section:
 
     @property
     def is_empty(self) -> bool:
+        """Whether there is nothing to show."""
         return not (self.says or self.rows or self.plots or self.bullets or self.facts)
 
     def html(self) -> str:
+        """As a part of the page."""
         named = (f"<dt>{escape(name)}</dt><dd>{escape(shown(value))}</dd>" for name, value in self.facts.items())
         parts = [
             f"<h2>{escape(self.title)}</h2>",
@@ -42,6 +44,7 @@ class Section:
         return "<section>\n" + "\n".join(filter(None, parts)) + "\n</section>"
 
     def markdown(self) -> str:
+        """The same without its plots' marks, which stand in files."""
         lines = [f"- {markdown_text(one)}" for one in self.bullets]
         lines += [f"- {name}: {markdown_text(shown(value))}" for name, value in self.facts.items()]
         pictures = [f"![{plot.labels.title}]({plot.labels.key}.png)" for plot in self.plots if can_draw()]
