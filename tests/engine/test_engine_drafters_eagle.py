@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections import Counter
 from pathlib import Path
 
@@ -130,6 +131,20 @@ def test_a_long_text_is_read_in_parts_and_again(folder: Path, target: LlamaModel
     assert same(drafter.propose(4), before)
     drafter.observe(text[0])
     assert drafter.propose(4) == PointMass(()), "a state is missing"
+
+
+def test_what_has_outgrown_the_head_keeps_no_states(folder: Path, target: LlamaModel) -> None:
+    """A text longer than the head's context is not drafted, and the states of it that were shown are let go."""
+    head = EagleHead(folder / "eagle", target)
+    text = text_of(head.config.context_length + 4)
+    drafter = EagleDrafter(head, DraftMemory(head, 2000), request(text[:-1]), EagleSettings())
+    features = torch.zeros(len(text) - 1, target.config.hidden_size)
+    states = weakref.ref(features)
+    drafter.observe_features(0, features)
+    drafter.observe(text[-1])
+    assert drafter.propose(4) == PointMass(())
+    del features
+    assert states() is None
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3"])

@@ -23,12 +23,13 @@ from outrider.speculation.target import SamplingLaw
 
 VOCAB = 64
 PROMPT = (0, 1, 2, 3, 0, 1, 2, 3, 0, 1)
+ONE_TOKEN = PointMass((1,))
 
 
 class FaultyDrafter:
     """A drafter in which one call fails, the `after`-th of its kind."""
 
-    def __init__(self, where: str, after: int = 0, answer: Proposal = PointMass((1,))) -> None:
+    def __init__(self, where: str, after: int = 0, answer: Proposal = ONE_TOKEN) -> None:
         self._where, self._left = where, after
         self._answer = answer
         self.num_freed = 0
