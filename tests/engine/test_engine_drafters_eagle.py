@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +213,44 @@ def toy_heads(toy_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Dra
     folder = tmp_path_factory.mktemp("toy-heads")
     write_random_heads(folder, toy_folder, range(4))
     return DraftOptions(eagle=(folder / "eagle", folder / "eagle3"), medusa=folder / "medusa")
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
+def test_drawn_chains_have_the_laws_that_they_carry(toy_folder: Path, toy_heads: DraftOptions, kind: str) -> None:
+    """Over the noise of 800 requests two tokens have the joint law of their rows, and the first draft of the next
+    position is independent of the last one's. Rejection divides by these laws, and the texts' own show little of it."""
+    target, text, num_samples = LlamaModel(toy_folder), (*PROMPT, 1, 2), 800
+    folder = toy_heads.eagle[0].parent / kind
+    medusa = MedusaHeads(folder, target) if kind == "medusa" else None
+    head = None if medusa else EagleHead(folder, target)
+    points = (medusa or head).points
+    features = features_of(target, text, points)
+    pairs, again, laws = Counter[tuple[int, ...]](), np.zeros((4, 4), dtype=int), dict[int, torch.Tensor]()
+    for seed in range(num_samples):
+        one = replace(request(PROMPT, 1.5), seed=seed, is_seeded=False)
+        if medusa is not None:
+            drafter = MedusaDrafter(medusa, one)
+        else:
+            drafter = EagleDrafter(head, DraftMemory(head, 1000), one, EagleSettings())
+        drafter.observe(text[-2])
+        drafter.observe_features(0, features[: len(PROMPT)])
+        chain = drafter.propose(2)
+        assert isinstance(chain, SampledChain)
+        pairs[chain.token_ids] += 1
+        laws[-1], laws[chain.token_ids[0]] = chain.draft_probs
+        drafter.observe(text[-1])
+        drafter.observe_features(len(PROMPT), features[len(PROMPT) : len(text) - 1])
+        again[chain.token_ids[0], drafter.propose(1).token_ids[0]] += 1
+        drafter.free()
+    cells = [(a, b) for a in laws if a >= 0 for b in range(4)]
+    expected = np.array([float(laws[-1][a] * laws[a][b]) * num_samples for a, b in cells])
+    observed = np.array([pairs[cell] for cell in cells])
+    common = expected > 5
+    observed = [*observed[common], num_samples - observed[common].sum() + 1]
+    expected = [*expected[common], num_samples - expected[common].sum() + 1]
+    assert stats.power_divergence(observed, expected, lambda_="log-likelihood").pvalue > 1e-4, (observed, expected)
+    seen = again[again.sum(axis=1) > 20][:, again.sum(axis=0) > 20]
+    assert seen.shape >= (2, 2) and stats.chi2_contingency(seen).pvalue > 1e-4, again
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.2], ids=["tree", "drawn"])

@@ -16,7 +16,6 @@ import torch
 from scipy import stats
 
 from markov import ALPHABET, EOS, VOCAB, write_ending_checkpoint
-from outrider.engine.drafters.layer_skip import LayerSet, write_layer_set
 from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.sequence import GenerateRequest
@@ -38,7 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, chain: np.ndarray) -> Path:
     blurred = chain.copy()
     blurred[:, :4] *= 0.4
     write_ending_checkpoint(folder / "draft", blurred)
-    write_layer_set(folder / "set.json", LayerSet(num_layers=1, skip=()))
     write_random_heads(folder, folder / "target", range(4))
     return folder
 
@@ -48,9 +46,7 @@ def engine(folder: Path) -> Engine:
     limits = EngineLimits(
         max_running=64, max_total_tokens=4096, context_length=64, max_prefill_rows=2048, max_step_rows=2048
     )
-    options = DraftOptions(
-        folder / "draft", folder / "set.json", (folder / "eagle", folder / "eagle3"), folder / "medusa"
-    )
+    options = DraftOptions(folder / "draft", eagle=(folder / "eagle",), medusa=folder / "medusa")
     return Engine(folder / "target", limits, options)
 
 
@@ -75,10 +71,10 @@ def joint_law(chain: np.ndarray, has_grammar: bool) -> dict[tuple[int, ...], flo
 
 @pytest.mark.parametrize(
     ("drafter", "has_grammar"),
-    [("draft_model", False), ("layer_skip", True), ("eagle2", True), ("eagle3", False), ("medusa", True)],
+    [("draft_model", False), ("eagle2", True), ("medusa", False)],
 )
 def test_the_joint_law_under_everything(engine: Engine, chain: np.ndarray, drafter: str, has_grammar: bool) -> None:
-    """G-test of the first tokens; bounds hold for five cases together. Drafts are both accepted and rejected."""
+    """G-test of the first tokens; bounds hold for three cases together. Drafts are both accepted and rejected."""
     grammar = engine.grammars.compile("regex", PATTERN) if has_grammar else None
     for seed in range(NUM_SAMPLES):
         engine.add(GenerateRequest(
@@ -102,5 +98,5 @@ def test_the_joint_law_under_everything(engine: Engine, chain: np.ndarray, draft
     observed.append(NUM_SAMPLES - sum(observed))
     expected.append(NUM_SAMPLES - sum(expected))
     test = stats.power_divergence(observed, expected, lambda_="log-likelihood")
-    assert test.pvalue > 1e-3 / 5, (test, observed, expected)
+    assert test.pvalue > 1e-3 / 3, (test, observed, expected)
     assert 0.02 * num_proposed < num_accepted < 0.98 * num_proposed

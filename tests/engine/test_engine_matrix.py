@@ -41,12 +41,9 @@ KS = (1, 2, 4, 8)
 NUM_TOKENS = 32
 ROOMY = EngineLimits(max_running=16, max_total_tokens=8192, context_length=256)
 TIGHT = EngineLimits(max_running=16, max_total_tokens=6 * BLOCK_SIZE, context_length=96, max_prefill_rows=9)
-#: Greedy, hot and warm: heads draft trees, drawn chains, and trees whose nodes are drawn from.
-LAWS = {
-    "greedy": SamplingLaw(0.0),
-    "sampled": SamplingLaw(1.1, 20, 0.95, 0.01),
-    "penalised": SamplingLaw(0.5, 0, 0.98, 0.0, 1.2, 0.3, -0.2, ((1, 0.7), (3, -0.7))),
-}
+LAWS = {"greedy": SamplingLaw(0.0), "sampled": SamplingLaw(1.1, 20, 0.95, 0.01)}
+#: Warm, so that heads draft trees that are not matched greedily, and with all that looks at earlier tokens.
+PENALISED = SamplingLaw(0.5, 0, 0.98, 0.0, 1.2, 0.3, -0.2, ((1, 0.7), (3, -0.7)))
 PATTERN = "([A-D]{2}[BD]){40}"
 by_law = pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 by_grammar = pytest.mark.parametrize("has_grammar", [False, True], ids=["free", "grammar"])
@@ -180,9 +177,12 @@ def test_alone_and_again_with_reuse(world: World, drafter: str, law: SamplingLaw
     assert all(answer.num_cached >= BLOCK_SIZE for rid, answer in found.items() if rid.endswith("again"))
 
 
-@by_law
 @by_grammar
-@pytest.mark.parametrize("k", KS)
+@pytest.mark.parametrize(
+    ("law", "k"),
+    [*((law, k) for law in LAWS.values() for k in KS), (PENALISED, 4)],
+    ids=[*(f"{name}-{k}" for name in LAWS for k in KS), "penalised-4"],
+)
 @pytest.mark.parametrize("room", ["roomy", "tight"])
 def test_all_at_once(world: World, room: str, k: int, law: SamplingLaw, has_grammar: bool) -> None:
     """Every drafter and none in one batch; without room, what was preempted is read again and goes on the same."""
@@ -215,9 +215,8 @@ def drafter_of(world: World, way: str, request: GenerateRequest) -> Drafter:
     return HybridDrafter(drafter, request.prompt_ids) if name == "hybrid" else drafter
 
 
-@by_law
-@by_grammar
-@pytest.mark.parametrize("room", ["roomy", "tight"])
+@pytest.mark.parametrize("law", [*LAWS.values(), PENALISED], ids=[*LAWS, "penalised"])
+@pytest.mark.parametrize(("room", "has_grammar"), [("roomy", False), ("tight", True)], ids=["roomy", "tight"])
 def test_every_way_in_which_heads_draft(world: World, room: str, law: SamplingLaw, has_grammar: bool) -> None:
     """Chains, static trees, 8 bits and look-up first, in one batch with several k, with room and without, and again
     from a cache that holds the prompts."""
