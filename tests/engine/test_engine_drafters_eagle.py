@@ -217,8 +217,8 @@ def toy_heads(toy_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Dra
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
 def test_drawn_chains_have_the_laws_that_they_carry(toy_folder: Path, toy_heads: DraftOptions, kind: str) -> None:
-    """Over the noise of 800 requests two tokens have the joint law of their rows, and the first draft of the next
-    position is independent of the last one's. Rejection divides by these laws, and the texts' own show little of it."""
+    """Over the noise of many requests two tokens have the joint law of their rows, and the first draft of the next
+    position is independent of the last one's. Rejection relies on it, and the texts' own law shows little of it."""
     target, text, num_samples = LlamaModel(toy_folder), (*PROMPT, 1, 2), 800
     folder = toy_heads.eagle[0].parent / kind
     medusa = MedusaHeads(folder, target) if kind == "medusa" else None
@@ -227,7 +227,7 @@ def test_drawn_chains_have_the_laws_that_they_carry(toy_folder: Path, toy_heads:
     features = features_of(target, text, points)
     pairs, again, laws = Counter[tuple[int, ...]](), np.zeros((4, 4), dtype=int), dict[int, torch.Tensor]()
     for seed in range(num_samples):
-        one = replace(request(PROMPT, 1.5), seed=seed, is_seeded=False)
+        one = replace(request(PROMPT, 8.0), seed=seed, is_seeded=False)
         if medusa is not None:
             drafter = MedusaDrafter(medusa, one)
         else:
