@@ -215,7 +215,7 @@ def toy_heads(toy_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Dra
     return DraftOptions(eagle=(folder / "eagle", folder / "eagle3"), medusa=folder / "medusa")
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
+@pytest.mark.parametrize("kind", ["eagle", "medusa"])
 def test_drawn_chains_have_the_laws_that_they_carry(toy_folder: Path, toy_heads: DraftOptions, kind: str) -> None:
     """Over the noise of many requests two tokens have the joint law of their rows, and the first draft of the next
     position is independent of the last one's. Rejection relies on it, and the texts' own law shows little of it."""
