@@ -34,7 +34,7 @@ class SuffixStore:
         self._max_generation = max_generation
         self._by_key: OrderedDict[str, _Answers] = OrderedDict()
         self.num_tokens = 0
-        """Of all keys."""
+        """Of all answers that are kept."""
 
     def automata(self, key: str) -> tuple[SuffixAutomaton, ...]:
         """What this key has learnt; nothing for an unknown key, and never anything of another."""
@@ -71,6 +71,7 @@ class SuffixDrafter:
         self._answer: list[int] = []
 
     def observe(self, token_id: int) -> None:
+        """See `Drafter`."""
         self._own.append(token_id)
         self._answer.append(token_id)
         self._tail.append(token_id)
@@ -84,5 +85,6 @@ class SuffixDrafter:
         return chain if best.parents == chain.parents else TopKTree(best.token_ids, best.parents)
 
     def free(self) -> None:
+        """The answer is kept for later ones of the same key."""
         if self._key and self._answer:
             self._store.add(self._key, self._answer)
