@@ -102,7 +102,10 @@ class Routes:
         if (request.content_length or 0) > limit:
             raise BodyTooLarge(f"the body has {request.content_length} bytes, the limit is {limit}")
         if request.content.is_eof():
-            return await request.read()
+            body = request.content.read_nowait()
+            if len(body) > limit:
+                raise BodyTooLarge(f"the body has {len(body)} bytes, the limit is {limit}")
+            return body
         try:
             async with asyncio.timeout(limit_s):
                 return await request.read()
