@@ -139,6 +139,22 @@ def test_the_next_larger_k_is_tried_where_no_other_drafter_is_due(share: float) 
     assert all(decide(bounded, features("code"), view(ability)).rule == "best-rate" for _ in range(60))
 
 
+def test_a_larger_k_that_is_not_taken_is_tried_ever_less_often() -> None:
+    """Its drafts are accepted as expected, and so it stays the second best: tries of it wait longer each time."""
+    policies = only(drafters={"draft_model": {"max_k": 16, "prior": 0.7}}, exploration={"share": 0.1, "control": 0})
+    ability, random, tried = lane(cost=toy_cost(0.05)), Random(1), []
+    for i in range(3000):
+        decision = decide(policies, features("code"), view(ability))
+        served = serve(decision, Arrival(0, decision.features, 100), constant_truth(0.7), random)
+        policies.learn(decision, served.feedback)
+        if decision.rule == "explore":
+            tried.append((i, decision.plan.k))
+    assert 3 <= len(tried) <= 30
+    by_k = [[i for i, k in tried if k == one] for one in {k for _, k in tried}]
+    gaps = [[b - a for a, b in pairwise(found)] for found in by_k]
+    assert all(b >= 1.5 * a or b >= 4096 for found in gaps for a, b in pairwise(found)), tried
+
+
 @pytest.mark.parametrize("drafter", ["ngram", "suffix", "draft_model"])
 @pytest.mark.parametrize("task", ["chat", "quote", "code"])
 @pytest.mark.parametrize("cost", [EMBEDDED.cost, toy_cost(0.1)], ids=["small-cpu", "flat"])
