@@ -85,7 +85,7 @@ class Decision:
 
     def plain_round_s(self) -> float:
         """Seconds of a plain round where this was decided, before correction."""
-        return self.rounds.forwards(self.option.lane, self.option.seen.batch, self.kind.context)[0]
+        return self.rounds.plain_s(self.option.lane, self.option.seen.batch, self.kind.context)
 
     def round_s(self, fill: float) -> float:
         """Seconds of a round of the plan when a share `fill` of its drafts is proposed, before correction."""

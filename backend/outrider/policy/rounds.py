@@ -118,16 +118,22 @@ class Rounds:
         """The same by the lane's name."""
 
     def forwards(self, ability: LaneAbility, num_running: int, context: int) -> tuple[float, ...]:
-        """Entry k: seconds of a round in which each running request has k + 1 rows, without drafting."""
+        """Entry k: seconds of a round in which each running request has k + 1 rows, or as many as there are always;
+        without drafting."""
         key = (ability, num_running, context)
         found = self._forwards.get(key)
         if found is None:
             if len(self._forwards) >= _MAX_REMEMBERED:
                 self._forwards.clear()
-            at = ability.cost.at
-            found = tuple(at(num_running, num_running * (k + 1), context) for k in range(MAX_K + 1))
+            at, least = ability.cost.at, max((drafter.least_rows for drafter in ability.drafters), default=1)
+            found = tuple(at(num_running, num_running * max(k + 1, least), context) for k in range(MAX_K + 1))
             self._forwards[key] = found
         return found
+
+    def plain_s(self, ability: LaneAbility, num_running: int, context: int) -> float:
+        """Seconds of a round whose drafts, where the lane cannot but make some, nobody takes."""
+        steps = sum(one.least_steps * self.draft_s(ability, one.drafter, num_running) for one in ability.drafters)
+        return self.forwards(ability, num_running, context)[0] + steps
 
     def draft_s(self, ability: LaneAbility, drafter: str, num_running: int) -> float:
         """Seconds that one draft step of the round's proposals takes."""
@@ -156,10 +162,11 @@ class Rounds:
         self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float, depth: int
     ) -> Iterator[float]:
         forwards = self.forwards(ability, *scene)
-        yield forwards[0]
+        yield self.plain_s(ability, *scene)
         step_s = self.draft_s(ability, drafter, scene[0])
+        least = next((one.least_steps for one in ability.drafters if one.drafter == drafter), 0)
         for k in range(1, MAX_K + 1):
-            yield (1 - fill) * forwards[0] + fill * forwards[k] + step_s * min(k, depth)
+            yield (1 - fill) * forwards[0] + fill * forwards[k] + step_s * max(min(k, depth), least)
 
     def correction(self, lane: str, drafter: str = OFF, batch: int = 1) -> float:
         """What predictions for this drafter on this lane in such a batch are multiplied by."""

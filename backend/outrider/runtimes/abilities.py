@@ -56,7 +56,7 @@ class Abilities:
     plugin: tuple[str, ...] | None = None
     """Our plugin's active parts; None when there is no plugin."""
     counts_proposed: bool = True
-    """False where SGLang's own count would be wrong: it multiplies by the width at launch, and the width changes."""
+    """False where not every round verifies what the server was launched for: SGLang's own count multiplies by that."""
     top_k: int | None = None
     num_draft_tokens: int | None = None
     attention_backend: str | None = None
@@ -236,7 +236,7 @@ def _speculation_differs(said: SpeculationSection, found: Abilities) -> list[tup
 
 def lane_ability(name: str, able: Abilities) -> LaneAbility:
     """What decisions need of it. Lanes of one make share the objects by which decisions remember them."""
-    makes = tuple((drafter, ks.min, ks.max) for drafter, ks in able.drafters.items())
+    makes = tuple((drafter, ks.min, ks.max, *_least(drafter, ks.max, able)) for drafter, ks in able.drafters.items())
     is_slow = able.is_embedded or able.device in _ARGMAX_DEVICES
     return LaneAbility(
         name,
@@ -249,8 +249,18 @@ def lane_ability(name: str, able: Abilities) -> LaneAbility:
     )
 
 
+def _least(drafter: str, max_k: int, able: Abilities) -> tuple[int, int]:
+    """Rows and draft steps of every round, whatever k is. SGLang verifies all that it was launched for and drafts all
+    steps, unless it switches them; then a head or a draft model still passes over what was accepted."""
+    if able.is_embedded:
+        return 1, 0
+    if able.counts_proposed:
+        return able.num_draft_tokens or max_k + 1, 1 if drafter == "ngram" else max_k
+    return 1, 1
+
+
 @lru_cache(maxsize=256)
-def _drafters(makes: tuple[tuple[str, int, int], ...], *, is_embedded: bool) -> tuple[DrafterAbility, ...]:
+def _drafters(makes: tuple[tuple[str, int, int, int, int], ...], *, is_embedded: bool) -> tuple[DrafterAbility, ...]:
     """An engine of ours draws the drafts of models; SGLang takes the likeliest, and keeps n-grams of all texts in one
     store."""
     return tuple(
@@ -260,6 +270,8 @@ def _drafters(makes: tuple[tuple[str, int, int], ...], *, is_embedded: bool) -> 
             is_sampled=is_embedded and drafter in DRAWN_DRAFTERS,
             depth=TREE_DEPTHS.get(drafter, MAX_K) if is_embedded else MAX_K,
             is_shared=not is_embedded and drafter == "ngram",
+            least_rows=rows,
+            least_steps=steps,
         )
-        for drafter, least, most in makes
+        for drafter, least, most, rows, steps in makes
     )
