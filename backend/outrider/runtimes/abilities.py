@@ -56,7 +56,7 @@ class Abilities:
     plugin: tuple[str, ...] | None = None
     """Our plugin's active parts; None when there is no plugin."""
     counts_proposed: bool = True
-    """False where not every round verifies what the server was launched for: SGLang's own count multiplies by that."""
+    """False where rounds do not all verify what the server was launched for, by which SGLang multiplies its count."""
     top_k: int | None = None
     num_draft_tokens: int | None = None
     attention_backend: str | None = None
