@@ -171,6 +171,20 @@ def test_decisions_get_what_the_lane_says():
     assert ours.has_plain and ours.exact == {"temperature"}
 
 
+@pytest.mark.parametrize("garbage", [5, "ngram", {"ngram": 1}, [["ngram"]], [None], None])
+def test_garbage_of_an_engine_is_no_ability(garbage):
+    """Nor a fault that would end the looking after the lane."""
+    found = read_abilities({"outrider": {"max_k": 4, "drafters": garbage, "exact_surfaces": garbage}})
+    assert found.drafters == {} and found.surfaces == set()
+
+
+def test_the_limits_of_all_ranks_count_together():
+    """As the profile's limit and the load do; a rank that says nothing leaves the server's own word."""
+    ranks = {"internal_states": [{"effective_max_running_requests_per_dp": 6}] * 4}
+    assert read_abilities(PLAIN | ranks).max_running == 24
+    assert read_abilities(PLAIN | {"internal_states": [*ranks["internal_states"], {}]}).max_running == 8
+
+
 def test_what_a_launch_has_set_is_paid_in_every_round():
     """All of a tree is drafted and verified whatever k is, and of n-grams all that fit; where steps are switched, a
     round has the rows of its k, and the head's own pass in any case. An engine of ours pays for what it drafts."""

@@ -24,6 +24,10 @@ _AT_ONCE = frozenset({"ngram", "suffix", "prediction", "medusa"})
 _CONTEXTS = (128, 512, 2048, 8192, 32768)
 #: How fast corrections follow in the end; the n-th observation counts for 1 / (n + _DOUBT) at first.
 _RATE, _DOUBT = 0.2, 2.0
+#: Shares of an error that go to the arm: of plain rounds little, since drafters are held against plain decoding, and a
+#: lane that is slower than predicted, or gets slower while nothing is speculated, must not make those look cheap that
+#: did not run; of drafters' rounds half.
+_PLAIN_SHARE, _SHARE = 0.1, 0.5
 #: What one observation may say at most: a request that was stopped for a minute says no more than a slow one.
 _CLIP = math.log(2.0)
 #: Largest batches of the sizes that corrections tell apart; a last one is beyond.
@@ -213,10 +217,10 @@ class Rounds:
         arm, num = self._arms.get(key) or (self._arm(*key), 0)
         shared = self._lanes.get(lane, 0.0)
         error = math.log(observed_s / predicted_s) - shared - arm
-        # Half of it to each.
-        step = max(_RATE, 1 / (num + 1 + _DOUBT)) * min(max(error, -_CLIP), _CLIP) / 2
-        self._lanes[lane] = shared + step
-        self._arms[key] = (arm + step, num + 1)
+        step = max(_RATE, 1 / (num + 1 + _DOUBT)) * min(max(error, -_CLIP), _CLIP)
+        share = _PLAIN_SHARE if drafter == OFF else _SHARE
+        self._lanes[lane] = shared + step * (1 - share)
+        self._arms[key] = (arm + step * share, num + 1)
         for factors in self._factors_of.get(lane, ()):
             now = self._factors_now(factors.lane, factors.size)
             if any(abs(a - b) > _NEAR * b for a, b in zip(now, factors.now, strict=True)):

@@ -102,11 +102,14 @@ class Settler:
         enough = _enough(kind, rows, plain, shut)
         if enough is not None:
             return Settled(enough, "objective")
+        rule = "no-drafter" if best is None else "best-rate"
         if best is None or best.rate < plain.rate * MIN_GAIN:
-            best = plain
-        best = self._held(kind, rows, (plain, best), shut, is_run=is_run)
-        tried = self._try(kind, rows, (plain, best), ledger) if is_run else None
-        return tried or Settled(best, "best-rate" if best.k else "plain")
+            best, rule = plain, "plain" if best else rule
+        held = self._held(kind, rows, (plain, best), shut, is_run=is_run)
+        if held.k != best.k or held.drafter != best.drafter:
+            rule = "held"
+        tried = self._try(kind, rows, (plain, held), ledger) if is_run else None
+        return tried or Settled(held, rule)
 
     def _shut(self, kind: Kind, ledger: Ledger) -> frozenset[str]:
         """Drafters that do not pay as far as is known; with an overdrawn ledger all that are not known to pay."""

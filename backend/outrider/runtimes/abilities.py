@@ -115,12 +115,20 @@ def read_abilities(info: Mapping[str, Any]) -> Abilities:
         num_draft_tokens=_count(info, "speculative_num_draft_tokens"),
         attention_backend=_text(info, "attention_backend"),
         context_length=_count(info, "context_length") or _count(info, "max_req_input_len"),
-        max_running=_count(state, "effective_max_running_requests_per_dp") or _count(info, "max_running_requests"),
+        max_running=_max_running(states) or _count(info, "max_running_requests"),
         version=_text(info, "version"),
         device=_text(info, "device"),
         served=_served(info),
         routes=SGLANG_ROUTES,
     )
+
+
+def _max_running(states: object) -> int | None:
+    """Of all data-parallel ranks, as their loads are summed too; None when one of them does not say."""
+    ranks = states if isinstance(states, list) else []
+    counts = [_count(one, "effective_max_running_requests_per_dp") for one in ranks if isinstance(one, Mapping)]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(ranks) else None
 
 
 def _served(info: Mapping[str, Any]) -> frozenset[str]:
@@ -133,8 +141,8 @@ def _embedded(info: Mapping[str, Any], own: Mapping[str, Any]) -> Abilities:
     max_k = _count(own, "max_k")
     if max_k is None:
         raise ValueError("its /server_info has no outrider.max_k")
-    names = [name for name in own.get("drafters", ()) if name in DRAFTERS]
-    exact = SURFACES.intersection(own.get("exact_surfaces", ()))
+    names = [name for name in _names(own, "drafters") if name in DRAFTERS]
+    exact = SURFACES.intersection(_names(own, "exact_surfaces"))
     return Abilities(
         drafters={name: KRange(1, min(max_k, MAX_K)) for name in names},
         surfaces=exact,
@@ -201,6 +209,11 @@ def _surfaces(info: Mapping[str, Any], plugin: tuple[str, ...], *, is_speculatin
 def _count(info: Mapping[str, Any], key: str) -> int | None:
     value = info.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _names(info: Mapping[str, Any], key: str) -> list[str]:
+    value = info.get(key)
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def _text(info: Mapping[str, Any], key: str) -> str | None:
