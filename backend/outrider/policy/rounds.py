@@ -24,9 +24,9 @@ _AT_ONCE = frozenset({"ngram", "suffix", "prediction", "medusa"})
 _CONTEXTS = (128, 512, 2048, 8192, 32768)
 #: How fast corrections follow in the end; the n-th observation counts for 1 / (n + _DOUBT) at first.
 _RATE, _DOUBT = 0.2, 2.0
-#: Shares of an error that go to the arm: of plain rounds little, since drafters are held against plain decoding, and a
-#: lane that is slower than predicted, or gets slower while nothing is speculated, must not make those look cheap that
-#: did not run; of drafters' rounds half.
+#: Shares of an error that go to the arm: of plain rounds' little, since drafters are held against plain decoding, and
+#: a lane that is slower than predicted, or gets slower while nothing is speculated, must not make those look cheap
+#: that did not run; of drafters' rounds' half.
 _PLAIN_SHARE, _SHARE = 0.1, 0.5
 #: What one observation may say at most: a request that was stopped for a minute says no more than a slow one.
 _CLIP = math.log(2.0)
