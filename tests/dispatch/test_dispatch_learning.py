@@ -53,14 +53,16 @@ def test_nothing_of_a_text_is_stored():
 
 
 async def test_saving_what_was_learnt_of_many_tenants_holds_up_nobody(tmp_path: Path):
-    """The loop's own share of it; the writing is done by another thread."""
+    """The loop's own share of it is far less than `json` would take; the writing is done by another thread."""
     learner, store = Learner(), LearningStore(tmp_path / "learnt.sqlite")
-    for i in range(20_000):
+    for i in range(5000):
         cell = Cell("ngram", False, 0, "code", 0, f"tenant-{i}")
         learner.acceptance.update(cell, STATS, 3)
     began_s = time.thread_time()
+    json.dumps(learner.to_state(KEY))
+    dumped_s = time.thread_time()
     await store.save(learner, KEY)
-    assert time.thread_time() - began_s < 0.2
+    assert time.thread_time() - dumped_s < (dumped_s - began_s) / 2
     again = store.load(KEY)
     assert again.acceptance.curve(cell).hazards == learner.acceptance.curve(cell).hazards
     store.close()
