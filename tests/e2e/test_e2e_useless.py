@@ -76,7 +76,8 @@ def test_useless_drafts_cost_at_most_five_percent_over_plain(model_folder: Path)
     """Of short answers to requests for code, of which much is expected, learning and tries included.
 
     What a request with drafts costs is the ratio of its median round to that of the same request without any, right
-    after it, by CPU time, which is blurred least by what else the machine does; a plain one costs nothing.
+    after it, by CPU time, which is blurred least by what else the machine does; a plain one costs nothing. Of plain
+    ones every fourth is run, and teaches for the others too.
     """
     engine = Engine(model_folder, EngineLimits())
     policies = load_policies(Source([packaged_data("policies")]))
@@ -85,11 +86,13 @@ def test_useless_drafts_cost_at_most_five_percent_over_plain(model_folder: Path)
     texts = [prompt.text for prompt in prompts if prompt.task == "code"]
     ks: list[int] = []
     num_rounds, extra = 0, 0.0
+    plain = answer(engine, "first", texts[0], PLAN_OFF)
     for i in range(NUM_REQUESTS):
         text = texts[i % len(texts)]
         view = LaneView(ability, LaneLoad(0, 0, ability.max_running, float(i)))
         decision = policies.decide(asked(text), Hints(), [view], float(i))
-        found = answer(engine, f"{i}", text, decision.plan)
+        is_known = decision.plan.is_off and i % 4
+        found = plain if is_known else answer(engine, f"{i}", text, decision.plan)
         policies.learn(decision, Feedback(found.stats, len(found.token_ids), sum(found.round_s)))
         ks.append(decision.plan.k)
         num_rounds += len(found.round_s)
@@ -98,5 +101,7 @@ def test_useless_drafts_cost_at_most_five_percent_over_plain(model_folder: Path)
             assert found.stats is not None and found.stats.num_accepted == 0
             assert found.token_ids == plain.token_ids and len(found.round_s) == len(plain.round_s) == NUM_TOKENS - 1
             extra += len(found.round_s) * (median(found.round_s) / median(plain.round_s) - 1)
+        else:
+            plain = found
     assert any(ks), "drafts that never ran cost nothing"
     assert extra <= MAX_SLOWDOWN * num_rounds, (extra / num_rounds, ks)

@@ -102,9 +102,11 @@ class Settler:
         enough = _enough(kind, rows, plain, shut)
         if enough is not None:
             return Settled(enough, "objective")
-        rule = "no-drafter" if best is None else "best-rate"
-        if best is None or best.rate < plain.rate * MIN_GAIN:
-            best, rule = plain, "plain" if best else rule
+        rule = "best-rate"
+        if best is None:
+            best, rule = plain, "no-drafter"
+        elif best.rate < plain.rate * MIN_GAIN:
+            best, rule = plain, "plain"
         held = self._held(kind, rows, (plain, best), shut, is_run=is_run)
         if held.k != best.k or held.drafter != best.drafter:
             rule = "held"

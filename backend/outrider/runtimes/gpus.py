@@ -60,7 +60,8 @@ def _library() -> Nvml | None:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return None
-    return pynvml
+    library: Nvml = pynvml
+    return library
 
 
 def _read(nvml: Nvml, index: int) -> GpuLoad:
