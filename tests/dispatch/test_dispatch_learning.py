@@ -53,7 +53,7 @@ def test_nothing_of_a_text_is_stored():
 
 
 async def test_saving_what_was_learnt_of_many_tenants_holds_up_nobody(tmp_path: Path):
-    """The loop's own share of it is far less than `json` would take; the writing is done by another thread."""
+    """The loop's own share of it is less than `json` alone would take, and the writing is done by another thread."""
     learner, store = Learner(), LearningStore(tmp_path / "learnt.sqlite")
     for i in range(5000):
         cell = Cell("ngram", False, 0, "code", 0, f"tenant-{i}")
@@ -62,7 +62,7 @@ async def test_saving_what_was_learnt_of_many_tenants_holds_up_nobody(tmp_path: 
     json.dumps(learner.to_state(KEY))
     dumped_s = time.thread_time()
     await store.save(learner, KEY)
-    assert time.thread_time() - dumped_s < (dumped_s - began_s) / 2
+    assert time.thread_time() - dumped_s < 0.8 * (dumped_s - began_s)
     again = store.load(KEY)
     assert again.acceptance.curve(cell).hazards == learner.acceptance.curve(cell).hazards
     store.close()
