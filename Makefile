@@ -38,7 +38,8 @@ conformance: model
 	$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
 
 # The release, into dist/: wheel, source distribution, licences and list of parts; linters of all that ships; the wheel in
-# empty environments; the gateway's image, whose steps need root and Debian's buildah and debootstrap.
+# empty environments; the images of gateway and engine, whose steps need root and Debian's buildah and debootstrap; alerts and
+# queries, for which Debian's prometheus is asked.
 release-check: model
 	-@PYTHONPATH=tests $(BIN)/python -m release.environment
 	$(BIN)/python -m pytest -m release tests/release $(ARGS)

@@ -16,7 +16,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     && python -m venv /opt/outrider \
     && /opt/outrider/bin/python -m pip install --constraint requirements.lock --no-deps \
         ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY backend backend
 COPY policies policies
 COPY workloads workloads

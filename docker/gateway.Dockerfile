@@ -11,7 +11,7 @@ WORKDIR /src
 COPY requirements.lock ./
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip install --constraint requirements.lock hatchling
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY backend backend
 COPY policies policies
 COPY workloads workloads

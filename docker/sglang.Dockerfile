@@ -18,7 +18,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     && /opt/build/bin/python -m pip install --constraint requirements.lock hatchling \
     && python3 -m venv /opt/sglang \
     && /opt/sglang/bin/python -m pip install --no-deps --requirement sglang.lock
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY backend backend
 COPY policies policies
 COPY workloads workloads

@@ -19,8 +19,8 @@ from outrider.policy.limits import policy_schema
 from outrider.telemetry.metrics import Metrics
 
 _ROOT = Path(__file__).parents[1]
-#: Signatures look the same whether or not a formatter is installed, which would be used.
-sys.modules["black"] = None  # type: ignore[assignment]
+#: Longer than any signature: shorter lines are left alone, others given to a formatter where one is installed.
+_LINE_LENGTH = 10**6
 
 
 def main(folder: Path) -> None:
@@ -76,7 +76,7 @@ def metrics() -> str:
 def _metrics(found: Metrics) -> Iterator[tuple[str, str, str, str]]:
     for collector in found.registry._collector_to_names:
         labels = ", ".join(getattr(collector, "_labelnames", ()))
-        for metric in collector.describe():
+        for metric in collector.collect():
             name = f"{metric.name}_total" if metric.type == "counter" else metric.name
             yield name, metric.type, labels, metric.documentation
 
@@ -85,7 +85,8 @@ def python() -> str:
     """The names of `from outrider import ...`."""
     package = griffe.load("outrider", search_paths=[_ROOT / "backend"], resolve_aliases=True)
     options: dict[str, Any] = {"heading_level": 2, "show_root_full_path": False, "show_signature_annotations": True,
-        "signature_crossrefs": False, "summary": False, "show_root_members_full_path": False}  # fmt: skip
+        "signature_crossrefs": False, "summary": False, "show_root_members_full_path": False,
+        "line_length": _LINE_LENGTH}  # fmt: skip
     lines = [
         "# Python",
         "",

@@ -82,6 +82,7 @@ class Gateway:
 
     @property
     def orders(self) -> Orders:
+        """Orders for lanes, which the administrator's routes give."""
         look = (lambda: None) if self.runs is None else self.runs.book.look_now.set
         return Orders(self.pool, self.metrics, self.reload, look)
 
@@ -174,9 +175,8 @@ def _supervisor(section: LaneSection | SGLangSection, metrics: Metrics) -> Super
     if isinstance(section, LaneSection):
         lane, launch, log = Lane(section.name), partial(engine_launch, section), Log()
     else:
-        inherited = inherited_environment()
         lane = Lane(section.name, profile=section)
-        launch = partial(sglang_launch, section, locate=located, inherited=inherited)
+        launch = partial(sglang_launch, section, locate=located, inherited=inherited_environment())
         log = Log(cache_dir() / "logs" / f"{section.name}.log")
     return Supervisor(lane, launch, metrics, ready_timeout_s=section.ready_timeout_s, log=log)
 

@@ -65,6 +65,7 @@ class Hints(BaseModel):
 
     @property
     def is_off(self) -> bool:
+        """Whether the request refuses speculation, in any of the ways to say so."""
         return self.off or self.drafter == OFF or self.k == 0
 
 
@@ -146,6 +147,7 @@ class SpecStats:
 
     @property
     def accept_length(self) -> float:
+        """Tokens emitted per verify step: those accepted and one more."""
         return 1 + self.num_accepted / self.num_verify_steps
 
 
@@ -164,6 +166,7 @@ class LaneLoad:
 
     @property
     def num_requests(self) -> int:
+        """Those that run and those that wait."""
         return self.num_running + self.num_waiting
 
     def to_wire(self) -> dict[str, float | None]:

@@ -84,6 +84,7 @@ class SpeculationSection(Section):
 
     @property
     def num_verified(self) -> int:
+        """Rows of a request in a verifying pass."""
         return self.draft_tokens or self.num_steps + 1
 
 

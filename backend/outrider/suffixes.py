@@ -50,10 +50,12 @@ class SuffixAutomaton:
         self._window_length = 0
 
     def extend(self, tokens: Iterable[int]) -> None:
+        """Append them one by one."""
         for token in tokens:
             self.append(token)
 
     def append(self, token: int) -> None:
+        """One token more at the end of the text."""
         self._last = self._step(self._last, token)
         window = self._settle(self._window, self._window_length)
         self._window_length = min(self._window_length + 1, self._depth)

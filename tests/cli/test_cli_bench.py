@@ -6,17 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from toy_prompts import PROMPTS
 from typer.testing import CliRunner
 
 from outrider.cli.main import app
 from outrider.errors import ConfigError
-
-PROMPTS = """
-version: 1
-prompts:
-  - {name: quote-a, task: quote, temperature: 0, max_tokens: 24, text: ABCDABCDAB}
-  - {name: hot, task: creative, temperature: 1.2, max_tokens: 24, text: CDCDCDCDAB}
-"""
 
 
 def run(folder: Path, model: Path, *args: str) -> tuple[int, str, dict[str, object]]:

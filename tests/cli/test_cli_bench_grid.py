@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from toy_prompts import PROMPTS
 from typer.testing import CliRunner, Result
 
 from outrider.cli.bench.grid_cells import FILE, Grid
@@ -17,12 +18,6 @@ from outrider.cli.main import app
 from outrider.errors import ConfigError
 from outrider.plots.png import can_draw
 
-PROMPTS = """
-version: 1
-prompts:
-  - {name: quote-a, task: quote, temperature: 0, max_tokens: 24, text: ABCDABCDAB}
-  - {name: hot, task: creative, temperature: 1.2, max_tokens: 24, text: CDCDCDCDAB}
-"""
 SETTINGS = "ngram:3,suffix:4"
 
 

@@ -5,16 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from toy_prompts import PROMPTS
 from typer.testing import CliRunner
 
 from outrider.cli.main import app
-
-PROMPTS = """
-version: 1
-prompts:
-  - {name: quote-a, task: quote, temperature: 0, max_tokens: 24, text: ABCDABCDAB}
-  - {name: hot, task: creative, temperature: 1.2, max_tokens: 24, text: CDCDCDCDAB}
-"""
 
 
 def test_one_command_prints_the_cells_the_aims_and_the_conditions(tmp_path: Path, toy_folder: Path) -> None:

@@ -1,3 +1,5 @@
+"""The one path of a request through the dispatcher: exactly one outcome, whatever happens."""
+
 from __future__ import annotations
 
 import asyncio
@@ -10,13 +12,12 @@ import pytest
 
 from gateway.world import eventually
 from outrider.config import AdmissionSection, KeySection, packaged_data
-from outrider.core import SURFACES, Hints, LaneLoad, SpecStats
+from outrider.core import Hints, LaneLoad, SpecStats
 from outrider.dispatch.admission import Admission
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
 from outrider.dispatch.keys import Key
 from outrider.errors import (
-    InvalidRequest,
     LaneUnavailable,
     ModelNotFound,
     QueueFull,
@@ -25,9 +26,8 @@ from outrider.errors import (
     ServiceError,
 )
 from outrider.policy.loader import Source
-from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.policy.reload import PolicyFiles
-from outrider.runtimes.abilities import Abilities, KRange
+from outrider.runtimes.abilities import Abilities
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane, ModelCard
 from outrider.runtimes.pool import Pool
@@ -223,79 +223,6 @@ async def test_the_model_is_named_to_the_lane_only_when_the_client_did_not():
         raw = b'{"model": "\\u006d", "messages": []}'
         await relay(p.dispatcher, make_call(raw=raw, body=orjson.loads(raw), model="m"))
         assert scripted.requests[-1].body.startswith(raw[:-1])
-
-
-class Group(Parts):
-    """Two lanes of one model: one only decodes, one drafts n-grams and does not honour min_p."""
-
-    def __init__(self, url, client, limits):
-        super().__init__(url, client, limits)
-        cards = [ModelCard("m", {"id": "m"})]
-        sampled = SURFACES - {"min_p"}
-        self.lane.becomes_ready(cards, Abilities({"ngram": KRange(1, 4)}, True, sampled))
-        plain = Lane("plain", url)
-        plain.becomes_ready(cards, Abilities(surfaces=SURFACES))
-        self.pool.add(plain)
-
-
-@pytest.mark.parametrize(
-    ("fields", "hints", "expected"),
-    [
-        ({"temperature": 0}, {"k": 3}, ("one", Plan("ngram", 3))),
-        ({"temperature": 0}, {"k": 9}, ("one", Plan("ngram", 4))),
-        ({"temperature": 1, "min_p": 0.1}, {"k": 3}, ("plain", PLAN_OFF)),
-    ],
-)
-async def test_a_request_goes_to_the_nearest_lane(fields, hints, expected):
-    """The lane is told the plan that it runs, and so is the client."""
-    async with ScriptedLane() as scripted, LaneClient(Metrics()) as client:
-        group = Group(scripted.url, client, AdmissionSection())
-        body = BODY | fields
-        run = await relay(group.dispatcher, make_call(body=body, raw=orjson.dumps(body), hints=Hints(**hints)))
-        sent = orjson.loads(scripted.requests[-1].body)["custom_params"]["outrider"]
-        assert (run.lane.name, run.plan) == expected
-        assert sent == run.plan.to_wire() == run.report()["effective"]
-        assert any("the plan was" in reason for reason in run.report()["reasons"]) == (run.plan.k != hints["k"])
-
-
-async def test_equal_lanes_share_and_a_lane_that_is_down_is_left_out():
-    """With loads unknown by our own requests in flight; what the others cannot take is the last one's."""
-    async with parts() as p:
-        second = Lane("two", p.lane.url)
-        second.becomes_ready(p.lane.models)
-        p.pool.add(second)
-        async with p.dispatcher.run(make_call()) as first, p.dispatcher.run(make_call()) as other:
-            assert {first.lane.name, other.lane.name} == {"one", "two"}
-            p.lane.fails("broke")
-            async with p.dispatcher.run(make_call()) as third:
-                assert third.lane.name == "two"
-
-
-async def test_drafters_are_those_that_the_lane_says_it_has():
-    """A lane without any decodes plainly, whatever the workload allows; its word may change when it comes back."""
-    async with parts() as p:
-        body = BODY | {"temperature": 0}
-        call = make_call(body=body, hints=Hints(task="quote"))
-        p.lane.reports(LOAD, LOAD.num_requests)
-        async with p.dispatcher.run(call) as run:
-            assert run.plan == PLAN_OFF
-        p.lane.becomes_ready(p.lane.models, Abilities({"suffix": KRange(2, 3)}, True, SURFACES))
-        p.lane.reports(LaneLoad(0, 0, 16, time.monotonic()))
-        async with p.dispatcher.run(call) as run:
-            assert run.plan == Plan("suffix", 3)
-            assert "inputs" not in run.report()
-
-
-async def test_an_exact_workload_refuses_what_no_lane_honours(tmp_path):
-    """A 400 that names the field."""
-    (tmp_path / "default.yaml").write_text("version: 1\nworkload: default\nexact: true\ndrafters: {}\n")
-    async with parts() as p:
-        p.dispatcher.files = PolicyFiles(Source([tmp_path]))
-        body = BODY | {"temperature": 0.7}
-        with pytest.raises(InvalidRequest) as refused:
-            await relay(p.dispatcher, make_call(body=body))
-        assert refused.value.param == "temperature"
-        p.assert_free(400)
 
 
 async def test_a_proposed_count_that_cannot_be_believed_is_unknown():

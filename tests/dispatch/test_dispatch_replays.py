@@ -52,7 +52,7 @@ async def test_whole_and_streamed_answers_teach_the_same():
         kept.add(data)
     replays.end(call, Outcome(200), None, kept)
     await rest(replays)
-    assert lessons.found == [(["Say", ":", " the", " cat"], ["the", " cat", " sat"])] * 2
+    assert lessons.found == [([b"Say", b":", b" the", b" cat"], [b"the", b" cat", b" sat"])] * 2
 
 
 @pytest.mark.parametrize("outcome", [Outcome(499, text="the cat"), Outcome(200)])
@@ -118,8 +118,8 @@ async def test_whole_answers_of_every_route_teach(path, body):
     replays.end(make_call(path=path, body=parsed.fields.for_policy(parsed.body)), whole(), None, None)
     await rest(replays)
     [written] = lessons.found
-    assert "".join(written.prompt).strip() == "Say: the cat"
-    assert written.answer == ["the", " cat", " sat"]
+    assert b"".join(written.prompt).strip() == b"Say: the cat"
+    assert written.answer == [b"the", b" cat", b" sat"]
 
 
 async def test_a_prompt_in_token_ids_teaches_nothing():

@@ -54,6 +54,8 @@ class Reader:
         self._folder = folder
         self._ports = {str(port): str(_free_port()) for port in _PORTS}
         self._servers: list[subprocess.Popen[bytes]] = []
+        self.printed = ""
+        """By the last block that was typed into Python's prompt."""
         paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         # A cache of its own: what pages measure and train must not replace the user's.
         (folder / "cache").mkdir()
@@ -69,6 +71,8 @@ class Reader:
             path.write_text(text, encoding="utf-8")
         elif block.language == "python":
             self._run([sys.executable, "-c", text])
+        elif block.language == "asyncio":
+            self.printed = self._run([sys.executable, "-m", "asyncio"], text)
         elif block.language == "sh" and block.mark not in UNRUN:
             for command in _commands(text):
                 if re.match(r"outrider (serve|engine)\b", command):
@@ -76,17 +80,19 @@ class Reader:
                 else:
                     self._run(["bash", "-euo", "pipefail", "-c", command.replace("curl ", "curl --fail-with-body ")])
 
-    def _run(self, command: list[str]) -> None:
+    def _run(self, command: list[str], typed: str = "") -> str:
         done = subprocess.run(
             command,
             cwd=self._folder,
             env=self._environment,
+            input=typed,
             capture_output=True,
             text=True,
             timeout=_END_S,
             check=False,
         )
         assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
 
     def _start(self, command: str) -> None:
         (port,) = re.findall(r"--port (\d+)", command)

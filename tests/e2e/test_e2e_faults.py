@@ -14,7 +14,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from e2e.storm import CHAT, FAULTS, Storm, script_of, storm
+from e2e.storm import Storm, storm
+from e2e.storm_scripts import CHAT, FAULTS, script_of
 from e2e.test_e2e_toy import num_at_engine
 from gateway.world import eventually
 from outrider.config import LaneSection

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import random
 import re
 from collections import Counter
@@ -20,7 +19,7 @@ from markov import ALPHABET, EOS, VOCAB, chain_law, write_ending_checkpoint
 from outrider.cost import CostTable
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.engine import Engine, EngineLimits
-from outrider.engine.grammar import Grammar, GrammarCompiler
+from outrider.engine.grammar import GrammarCompiler
 from outrider.engine.sequence import Finish, GenerateRequest
 from outrider.engine.tokenizer import Tokenizer
 from outrider.policy.plan import PLAN_OFF, Plan
@@ -256,54 +255,3 @@ def test_the_cut_of_a_drawn_chain_does_not_look_at_its_tokens(toy: Path, chain: 
     expected = [law[PROMPT[-1], a] * law[a, b] * law[b, c] * num_samples for a, b, c in cells]
     g_test = stats.power_divergence([counts[cell] for cell in cells], expected, lambda_="log-likelihood")
     assert num_proposed > num_samples and g_test.pvalue > 1e-3, (counts, expected)
-
-
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "city": {"type": "string", "maxLength": 12},
-        "kind": {"enum": ["capital", "port", "village"]},
-        "people": {"type": "integer", "minimum": 0, "maximum": 99999999},
-        "rivers": {"type": "array", "items": {"type": "string", "maxLength": 8}, "maxItems": 2},
-    },
-    "required": ["city", "kind", "people", "rivers"],
-    "additionalProperties": False,
-    "x-guidance": {"whitespace_flexible": False},
-}
-
-
-def fits_schema(text: str) -> bool:
-    data = json.loads(text)
-    return (
-        list(data) == list(SCHEMA["properties"])
-        and len(data["city"]) <= 12
-        and data["kind"] in ("capital", "port", "village")
-        and 0 <= data["people"] <= 99999999
-        and len(data["rivers"]) <= 2
-        and all(len(river) <= 8 for river in data["rivers"])
-    )
-
-
-@pytest.mark.model
-@pytest.mark.timeout(300)
-def test_every_answer_under_a_schema_is_valid(model_folder: Path) -> None:
-    """On the real model, hot and greedy, with and without speculation; greedy texts do not depend on k."""
-    engine = Engine(model_folder, EngineLimits(max_running=16))
-    grammar: Grammar = engine.grammars.compile("json", json.dumps(SCHEMA))
-    eos = frozenset(engine.model.config.eos_token_ids)
-    requests = []
-    for name, temperature in itertools.product(("Paris", "Oslo"), (0.0, 1.5)):
-        chat = [{"role": "user", "content": f'Describe {name}, as {{"city":"Rome","kind":"capital","people":'}]
-        prompt = tuple(engine.tokenizer.encode_chat(chat))
-        for k in (0, 2, 8):
-            plan = Plan("ngram", k) if k else PLAN_OFF
-            rid = f"{name} {temperature} {k}"
-            requests.append(
-                GenerateRequest(rid, prompt, SamplingLaw(temperature), 200, plan, 7, (), eos, grammar=grammar)
-            )
-    ended = run(engine, requests)
-    for rid, (text, finish, _) in ended.items():
-        assert finish == Finish("stop") and fits_schema(text), (rid, text)
-        if " 0.0 " in rid:
-            assert text == ended[rid.rsplit(" ", 1)[0] + " 0"][0], rid
-    assert sum(num_accepted for _, _, num_accepted in ended.values()) > 0

@@ -23,13 +23,15 @@ async def test_it_is_served_to_everybody():
 
 
 def test_every_route_stands_in_it_with_its_summary():
-    """Method by method; a route that is added later is in it too, under its handler's docstring."""
+    """Method by method, in a whole sentence; a route that is added later is in it too, by its handler's docstring."""
     app = build(Config(), lanes=[])
     made = document(app.router)
     routed = {(r.resource.canonical, r.method.lower()) for r in app.router.routes() if r.method != "HEAD"}
     told = {(path, method) for path, methods in made["paths"].items() for method in methods}
     assert told == routed
-    assert all(operation["summary"] for methods in made["paths"].values() for operation in methods.values())
+    summaries = [operation["summary"] for methods in made["paths"].values() for operation in methods.values()]
+    assert [one for one in summaries if not re.fullmatch(r"[A-Z0-9`].*\.", one)] == []
+    assert len({made["paths"][path]["post"]["summary"] for path in ROUTES}) == len(ROUTES)
     parameters = [one["name"] for one in made["paths"]["/v1/models/{id}"]["get"]["parameters"]]
     assert parameters == ["id"]
 

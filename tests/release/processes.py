@@ -1,4 +1,4 @@
-"""Commands and how they end; a gateway as a process, asked as users and clusters do, and stopped by a signal."""
+"""Commands and how they end; a gateway or an engine as a process, asked as clusters do, and stopped by a signal."""
 
 from __future__ import annotations
 
@@ -43,9 +43,14 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    command: list[str], *, cwd: Path, variables: Mapping[str, str], stderr: int = asyncio.subprocess.STDOUT
+    command: list[str],
+    *,
+    cwd: Path,
+    variables: Mapping[str, str],
+    stderr: int = asyncio.subprocess.STDOUT,
+    says: str = "listens on",
 ) -> AsyncIterator[Served]:
-    """For the block, from when it listens; then it gets SIGTERM, and must end by itself."""
+    """For the block, from when it `says` where it is; then it gets SIGTERM, and must end by itself."""
     process = await asyncio.create_subprocess_exec(
         *command, cwd=cwd, env=dict(variables), stdout=asyncio.subprocess.PIPE, stderr=stderr
     )
@@ -53,7 +58,7 @@ async def serving(
     served = Served(process.pid)
     try:
         async with asyncio.timeout(_START_S):
-            while not (found := re.search(r"listens on (http://\S+)", served.log)):
+            while not (found := re.search(rf"{says} (http://\S+)", served.log)):
                 line = await process.stdout.readline()
                 assert line, f"it ended: {served.log}"
                 served.log += line.decode()

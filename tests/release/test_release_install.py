@@ -45,10 +45,11 @@ def outside(home: Path) -> dict[str, str]:
 
 
 def test_the_demo_runs(wheel: Path, tmp_path: Path) -> None:
-    """Installed with the engine: the model is fetched, three prompts are answered twice, and compared."""
+    """Installed with the engine: the model is fetched, three prompts are answered twice, and compared in a table."""
     outrider = installed(tmp_path / "venv", wheel, "[engine]")
     done = ran(outrider, "demo", cwd=tmp_path, variables=outside(tmp_path / "cache"))
-    assert len(re.findall(r"^│ (code|quote|creative) ", done.stdout, re.MULTILINE)) == 3, done.stdout
+    rows = re.findall(r"^│ (?:code|quote|creative) .*$", done.stdout, re.MULTILINE)
+    assert len(rows) == 3 and "…" not in "".join(rows), done.stdout
     assert (tmp_path / "cache" / "outrider" / "models").is_dir()
 
 
@@ -68,5 +69,7 @@ async def test_the_gateway_runs_without_the_engine(wheel: Path, tmp_path: Path) 
         done = ran(outrider, *arguments, cwd=tmp_path, variables=variables, status=1)
         assert done.stdout == "" and re.fullmatch(told, done.stderr), done.stderr
     assert ran(outrider, "--version", cwd=tmp_path).stdout == f"outrider {__version__}\n"
+    licence = next((tmp_path / "venv" / "lib").glob("python3*/site-packages/outrider-*.dist-info/licenses/LICENSE"))
+    assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
     policy = next((tmp_path / "venv" / "lib").glob("python3*/site-packages/outrider/data/policies/code.yaml"))
     ran(outrider, "policy", "validate", policy, cwd=tmp_path, variables=variables)

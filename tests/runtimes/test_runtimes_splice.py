@@ -106,6 +106,24 @@ def test_a_nested_key_or_a_key_in_a_text_is_not_the_key():
     assert value_of(raw, "rid") is None
 
 
+@pytest.mark.parametrize(
+    ("raw", "left"),
+    [
+        (b'{"a":1,"rid":{"b":[2]}}', b'{"a":1}'),
+        (b'{"a":{"c":0,"rid":1}}', b'{"a":{"c":0,"rid":1}}'),
+        (b'{"a":[{"c":0,"rid":1}],"b":{"c":0}}', b'{"a":[{"c":0,"rid":1}],"b":{"c":0}}'),
+        (b'{"a":{"c":0,"rid":1},"rid":2}', b'{"a":{"c":0,"rid":1}}'),
+        (b'{"a":0,"rid":1,"b":2}', b'{"a":0,"b":2}'),
+        (b'{"a":0,"rid":1,"r\\u0069d":2}', b'{"a":0}'),
+        (b'{"a":",\\"rid\\":1","rid":2}', b'{"a":",\\"rid\\":1"}'),
+        (b'{"a":0,"rid":1 } ', b'{"a":0} '),
+    ],
+)
+def test_a_last_member_goes_wherever_else_its_key_stands(raw, left):
+    """Deeper, in a text, once more in another spelling, or before other members."""
+    assert splice(raw, {"rid"}, {}) == left
+
+
 def test_nothing_to_remove_keeps_every_byte_before_the_addition():
     """The fast path only appends."""
     raw = b' {"a" : [1 , 2]\n} '

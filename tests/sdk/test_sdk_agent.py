@@ -1,19 +1,16 @@
-"""The agent's loop against a scripted lane: every branch, and what is left behind when it ends early."""
+"""The agent's loop against a scripted lane: its branches, and what is left behind when it ends early."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from sdk_wire import DONE, USAGE, called, delta, said, stream_of
+from sdk_wire import called, said
 
-from outrider import Agent, Session, Tool, ToolAnswer, TurnLimitReached, errors
-from outrider.dispatch.affinity import Affinity, prefix_keys
+from outrider import Agent, Session, Tool, TurnLimitReached, errors
 from outrider.runtimes.scripted import Fault, Reply, error_reply
 
 
@@ -214,33 +211,6 @@ async def test_without_tools_the_schema_is_there_at_once(connect: Any) -> None:
         assert len(lane.requests) == 2 and all("response_format" in body for body in bodies(lane))
 
 
-async def test_what_a_tool_gave_is_offered_as_prediction(connect: Any) -> None:
-    """Where the tool leads to an edit: task and prediction of the next turn, and of no other."""
-
-    async def read_file(path: str) -> str:
-        return f"text of {path}"
-
-    async with connect(called(("read_file", '{"path": "a"}')), said("edited"), said("x")) as (lane, client):
-        agent, session = Agent(client, [Tool(read_file, leads_to="edit")]), Session()
-        await agent.run("Fix a.", session=session)
-        await agent.run("Thanks.", session=session)
-        first, second, third = bodies(lane)
-    assert "prediction" not in first and "prediction" not in third
-    assert second["prediction"] == {"type": "content", "content": "text of a"}
-    assert [body["outrider"]["task"] for body in (first, second, third)] == ["extract", "edit", "extract"]
-
-
-async def test_own_hints_and_phases_win(connect: Any) -> None:
-    """A task, hints, `off` or a prediction of the caller's are left alone; `phase_of` replaces the guess."""
-    async with connect(said("x")) as (lane, client):
-        await Agent(client, [add], task="maths", prediction="p").run("go")
-        await Agent(client, [add], off=True).run("go")
-        await Agent(client, [add], phase_of=lambda situation: "quote").run("go")
-        own, off, quoted = bodies(lane)
-    assert (own["outrider"], own["prediction"]["content"]) == ({"task": "maths"}, "p")
-    assert off["outrider"] == {"off": True} and quoted["outrider"] == {"task": "quote"}
-
-
 async def test_the_first_turn_may_have_to_call(connect: Any) -> None:
     """By any tool or a named one; later turns are free."""
     async with connect(called(("add", '{"a": 1, "b": 1}')), said("2")) as (lane, client):
@@ -276,221 +246,3 @@ async def test_wrong_agents_are_not_made(connect: Any) -> None:
             Agent(client, max_turns=0)
         with pytest.raises(TypeError, match="async function"):
             Agent(client, [len])  # type: ignore[list-item]
-
-
-async def test_where_no_tool_may_be_called_none_is(connect: Any) -> None:
-    """A server that calls one all the same is asked for the answer again."""
-    num_calls = 0
-
-    async def count() -> None:
-        nonlocal num_calls
-        num_calls += 1
-
-    replies = said("It is Oslo."), called(("count", "{}")), said(CITY)
-    async with connect(*replies) as (_, client):
-        result = await Agent(client, [count], output=City).run("Which city?")
-    assert result.output == City(name="Oslo", people=700000) and num_calls == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "name"),
-    [
-        ({"starts_with": "minus"}, ValueError, "minus"),
-        ({"tools": [], "starts_with": "required"}, ValueError, "required"),
-    ],
-)
-async def test_what_is_not_an_agent_s_to_be_told_is_refused(connect: Any, options: Any, kind: Any, name: str) -> None:
-    """When it is made, and not in its first turn."""
-    async with connect(said("x")) as (_, client):
-        with pytest.raises(kind, match=name):
-            Agent(client, **{"tools": [add], **options})
-        Agent(client, [add], starts_with="add")
-
-
-@pytest.mark.parametrize(
-    ("fields", "kind", "message"),
-    [
-        ({"temprature": 0}, TypeError, "temprature"),
-        ({"tool_choice": "none"}, TypeError, "tool_choice is the agent's own"),
-        ({"response_format": City}, TypeError, "response_format is the agent's own"),
-        ({"k": 99}, ValueError, "k: "),
-        ({"priority": "soon"}, ValueError, "priority"),
-        ({"extra_body": {"tools": []}}, ValueError, "extra_body: 'tools'"),
-    ],
-    ids=lambda value: str(next(iter(value))) if isinstance(value, dict) else None,
-)
-async def test_wrong_fields_are_named_when_the_agent_is_made(
-    connect: Any, fields: Any, kind: type[Exception], message: str
-) -> None:
-    """Not in the middle of a run, and nothing that the agent says itself is overwritten."""
-    async with connect() as (_, client):
-        with pytest.raises(kind, match=message):
-            Agent(client, [add], **fields)
-
-
-async def test_fields_that_say_nothing_do_not_hide_the_phase(connect: Any) -> None:
-    """`off=False` and `task=None` are the defaults, so that the turn has its phase's task."""
-    async with connect(said("x")) as (lane, client):
-        await Agent(client, [add], off=False, task=None).run("go")
-        assert bodies(lane)[0]["outrider"] == {"task": "extract"}
-
-
-@pytest.mark.parametrize("leads_to", ["edit", "quote"])
-async def test_what_was_read_before_is_offered_again(connect: Any, leads_to: Any) -> None:
-    """In a later run of the session, where `phase_of` says that the answer repeats it: the last one."""
-
-    async def read_file(path: str) -> str:
-        return f"text of {path}"
-
-    replies = called(("read_file", '{"path": "a"}')), called(("read_file", '{"path": "b"}')), said("ok"), said("done")
-    async with connect(*replies) as (lane, client):
-        session, tool = Session(), Tool(read_file, leads_to=leads_to)
-        await Agent(client, [tool]).run("Read a and b.", session=session)
-        await Agent(client, phase_of=lambda situation: leads_to).run("Now repeat it.", session=session)
-        sent = bodies(lane)
-    assert [body.get("prediction", {}).get("content") for body in sent] == [
-        None,
-        "text of a",
-        "text of b",
-        "text of b",
-    ]
-    assert [body["outrider"]["task"] for body in sent] == ["extract", leads_to, leads_to, leads_to]
-
-
-async def test_every_request_begins_with_the_one_before(connect: Any) -> None:
-    """Over turns, runs and the request for a structured answer, tools too: so the gateway finds its lane again."""
-    replies = [called(("add", '{"a": 1, "b": 1}')), said("It is Oslo."), said(CITY), called(("add", "{")), said(CITY)]
-    async with connect(*replies) as (lane, client):
-        agent, session = Agent(client, [add], output=City, instructions="Be brief."), Session()
-        await agent.run("Which city?", session=session)
-        await agent.run("And now?", session=session)
-        sent = bodies(lane)
-    assert len(sent) == 5
-    for before, after in pairwise(sent):
-        assert after["messages"][: len(before["messages"])] == before["messages"]
-        assert after["tools"] == before["tools"]
-        affinity = Affinity()
-        affinity.served(prefix_keys(before, None), "the lane of the one before")
-        assert affinity.home(prefix_keys(after, None)[:-1]) is not None
-
-
-def streamed_call(*calls: tuple[str, str]) -> Reply:
-    """An answer that calls tools, piece by piece, with running counts."""
-    pieces = [
-        delta(usage={**USAGE, "completion_tokens": i + 1},
-              tool_calls=[{"index": i, "id": f"c{i}", "function": {"name": name, "arguments": arguments}}])
-        for i, (name, arguments) in enumerate(calls)
-    ]  # fmt: skip
-    return stream_of(*pieces, delta("tool_calls"), DONE)
-
-
-def streamed_text(*pieces: str) -> Reply:
-    return stream_of(*(delta(content=piece) for piece in pieces), delta("stop", USAGE), DONE)
-
-
-def kinds(events: list[Any]) -> list[str]:
-    return [type(event).__name__ for event in events]
-
-
-async def test_a_streamed_run_tells_what_happens(connect: Any) -> None:
-    """Pieces, calls, what tools gave, the end of each turn and the result; what is sent is that of a whole run."""
-    replies = streamed_call(("add", '{"a": 17, "b": 4}')), streamed_text("It is", " 21.")
-    async with connect(*replies) as (lane, client):
-        agent = Agent(client, [add])
-        async with agent.stream("What is 17 + 4?", counts_tokens=True) as stream:
-            events: list[Any] = [event async for event in stream]
-        first, second = bodies(lane)
-    assert kinds(events) == [
-        "OtherDelta", "ToolCall", "ToolAnswer", "Turn", "TextDelta", "TextDelta", "Turn", "AgentResult",
-    ]  # fmt: skip
-    piece, call, told, turn, *texts, last, result = events
-    assert piece.num_tokens == 1 and call.function.name == "add"
-    assert (told.content, turn.answers, turn.phase) == ("21", (told,), "json")
-    assert [text.text for text in texts] == ["It is", " 21."] and last.result.text == "It is 21."
-    assert result.output == "It is 21." and result.turns == (turn, last)
-    assert first["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
-    assert (first["outrider"], second["outrider"]) == ({"task": "extract"}, {"task": "chat"})
-    assert second["messages"] == result.session.messages[:-1]
-
-
-async def test_a_streamed_run_takes_every_branch_of_a_whole_one(connect: Any) -> None:
-    """Bad JSON, an unknown tool, one that hangs, calls together, the quickest answer first; then a schema."""
-
-    async def hang() -> None:
-        await asyncio.Event().wait()
-
-    calls = streamed_call(("hang", "{}"), ("add", '{"a": 1,'), ("minus", "{}"), ("add", '{"a": 1, "b": 1}'))
-    async with connect(calls, streamed_text("Oslo"), streamed_text("{"), streamed_text(CITY)) as (lane, client):
-        agent = Agent(client, [add, Tool(hang, timeout_s=0.05)], output=City)
-        async with agent.stream("go") as stream:
-            events: list[Any] = [event async for event in stream]
-        sent = bodies(lane)
-    told = [event for event in events if isinstance(event, ToolAnswer)]
-    assert [answer.call.id for answer in told] == ["c1", "c2", "c3", "c0"]
-    assert [type(answer.error) for answer in told] == [ValueError, LookupError, type(None), TimeoutError]
-    assert [message["tool_call_id"] for message in sent[1]["messages"][-4:]] == ["c0", "c1", "c2", "c3"]
-    assert events[-1].output == City(name="Oslo", people=700000)
-    assert [body["tool_choice"] for body in sent] == ["auto", "auto", "none", "none"]
-
-
-async def test_a_streamed_run_has_the_same_limit(connect: Any) -> None:
-    """After the turns that it was allowed, each of which is told and kept."""
-    async with connect(streamed_call(("add", '{"a": 1, "b": 1}'))) as (lane, client):
-        session, events = Session(), []
-        with pytest.raises(TurnLimitReached, match="within 2 turns"):
-            async with Agent(client, [add], max_turns=2).stream("go", session=session) as stream:
-                async for event in stream:
-                    events.append(event)
-        assert kinds(events).count("Turn") == 2 == len(lane.requests)
-        assert [message["role"] for message in session.messages] == ["user", *["assistant", "tool"] * 2]
-
-
-@pytest.mark.parametrize("way", ["break", "exception", "cancel", "forgotten"])
-async def test_leaving_a_streamed_run_while_the_model_writes(connect: Any, until: Any, way: str) -> None:
-    """The connection is free, whatever the way out, and the session too, without the half turn."""
-    session = Session()
-
-    async def read(client: Any) -> None:
-        async with Agent(client, [add]).stream("go", session=session) as stream:
-            async for _ in stream:
-                if way == "break":
-                    break
-                if way == "exception":
-                    raise KeyError
-
-    async with connect(stream_of(delta(content="a"), Fault.HANG), said("Hello.")) as (lane, client):
-        if way == "forgotten":
-            events = await Agent(client, [add]).stream("go", session=session).__aenter__()
-            assert (await anext(events)).text == "a"
-            del events
-            gc.collect()
-        else:
-            task = asyncio.create_task(read(client))
-            await until(lambda: lane.num_open == 1 or lane.disconnects)
-            await asyncio.sleep(0.05)
-            task.cancel()
-            (end,) = await asyncio.gather(task, return_exceptions=True)
-            expected = {"break": type(None), "exception": KeyError, "cancel": asyncio.CancelledError}
-            assert type(end) is expected[way]
-        await until(lambda: len(lane.disconnects) == 1 and lane.num_open == 0)
-        assert session.messages == []
-        assert (await Agent(client).run("hi", session=session)).output == "Hello."
-
-
-async def test_leaving_a_streamed_run_while_tools_run(connect: Any) -> None:
-    """By break at the first answer: the tools that still run end too."""
-    ended = []
-
-    async def hang() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(True)
-
-    async with connect(streamed_call(("hang", "{}"), ("add", '{"a": 1, "b": 1}'))) as (lane, client):
-        session = Session()
-        async with Agent(client, [hang, add]).stream("go", session=session) as stream:
-            async for event in stream:
-                if isinstance(event, ToolAnswer):
-                    break
-        assert ended and session.messages == [] and lane.num_open == 0

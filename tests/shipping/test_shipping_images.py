@@ -38,8 +38,8 @@ def test_what_is_copied_is_in_the_tree_and_not_ignored(path: Path) -> None:
 def test_the_wheel_is_built_from_all_that_goes_into_it(path: Path) -> None:
     """What pyproject.toml names is copied before the wheel is built."""
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wheel = build["tool"]["hatch"]["build"]["targets"]["wheel"]
-    needed = {"pyproject.toml", "README.md", "backend", *wheel["force-include"]}
+    wheel, licences = build["tool"]["hatch"]["build"]["targets"]["wheel"], build["project"]["license-files"]
+    needed = {"pyproject.toml", "README.md", "backend", *licences, *wheel["force-include"]}
     copied = {source for stage in stages(path)[:-1] for one in stage.all("COPY") for source in sources(one)}
     assert needed <= copied
 

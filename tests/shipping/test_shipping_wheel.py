@@ -56,6 +56,20 @@ def test_the_wheel_tells_what_it_is(built: Path) -> None:
     assert "outrider = outrider.__main__:main" in points
 
 
+def test_what_is_built_carries_its_licence(built: Path) -> None:
+    """Apache-2.0, by name and by its whole text: where the wheel is installed, and in the source distribution."""
+    (wheel,), (sources,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    about, text = f"outrider-{__version__}.dist-info", (ROOT / "LICENSE").read_bytes()
+    assert b"Apache License\n" in text and b"END OF TERMS AND CONDITIONS" in text
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = HeaderParser().parsestr(archive.read(f"{about}/METADATA").decode())
+        assert archive.read(f"{about}/licenses/LICENSE") == text
+    assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
+    with tarfile.open(sources) as archive:
+        member = archive.extractfile(f"outrider-{__version__}/LICENSE")
+        assert member is not None and member.read() == text
+
+
 def test_the_source_distribution_makes_the_same_wheel(built: Path, tmp_path: Path) -> None:
     """It is complete: built from it, the wheel has the same files; and it can be tested."""
     (archive,) = built.glob("*.tar.gz")

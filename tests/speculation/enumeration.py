@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -165,20 +165,17 @@ class World:
         """`widths[d]` children of every node of depth d, fewer where the law has not so many tokens."""
 
         def draft(coins: Branches, prefix: Prefix) -> SampledTree:
-            tokens: list[int] = []
-            parents: list[int] = []
-            level = [-1]
-            for width in widths:
-                start = len(tokens)
-                for node in level:
-                    weights = self.draft[tokens[node] if node >= 0 else prefix[-1]].clone()
-                    for _ in range(min(width, int(weights.count_nonzero()))):
-                        tokens.append(coins.draw(weights))
-                        parents.append(node)
-                        if not is_replaced:
-                            weights[tokens[-1]] = 0.0
-                level = list(range(start, len(tokens)))
-            return SampledTree(tuple(tokens), tuple(parents), self.draft[[prefix[-1], *tokens]])
+            def children(token: int, width: int) -> list[int]:
+                found: list[int] = []
+                weights = self.draft[token].clone()
+                for _ in range(min(width, int(weights.count_nonzero()))):
+                    found.append(coins.draw(weights))
+                    if not is_replaced:
+                        weights[found[-1]] = 0.0
+                return found
+
+            tokens, parents = grown(prefix[-1], widths, children)
+            return SampledTree(tokens, parents, self.draft[[prefix[-1], *tokens]])
 
         return draft
 
@@ -186,18 +183,27 @@ class World:
         """The drafter's most probable tokens, `widths[d]` for every node of depth d."""
 
         def draft(_: Branches, prefix: Prefix) -> TopKTree:
-            tokens: list[int] = []
-            parents: list[int] = []
-            level = [-1]
-            for width in widths:
-                start = len(tokens)
-                for node in level:
-                    tokens += self.draft[tokens[node] if node >= 0 else prefix[-1]].topk(width).indices.tolist()
-                    parents += [node] * width
-                level = list(range(start, len(tokens)))
-            return TopKTree(tuple(tokens), tuple(parents))
+            def children(token: int, width: int) -> list[int]:
+                return [int(one) for one in self.draft[token].topk(width).indices]
+
+            return TopKTree(*grown(prefix[-1], widths, children))
 
         return draft
+
+
+def grown(root: int, widths: Sequence[int], children: Callable[[int, int], list[int]]) -> tuple[Prefix, Prefix]:
+    """Tokens and parents of a tree, level by level: `children` gives those of a token, at most so many."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    level = [-1]
+    for width in widths:
+        start = len(tokens)
+        for node in level:
+            found = children(tokens[node] if node >= 0 else root, width)
+            tokens += found
+            parents += [node] * len(found)
+        level = list(range(start, len(tokens)))
+    return tuple(tokens), tuple(parents)
 
 
 def point_mass(k: int, seed: int) -> Draft:

@@ -126,7 +126,7 @@ def _table(pairs: list[tuple[Prompt, Timed, Timed]]) -> Table:
         report = decided.report
         length = "-" if report.observed is None else f"{report.observed.accept_length:.2f}"
         # Above temperature 0 equal texts show that the noise is the same, which speculation does not promise.
-        same = ("yes" if decided.text == plain.text else "NO") if prompt.temperature == 0 else "(sampled)"
+        same = ("yes" if decided.text == plain.text else "NO") if prompt.temperature == 0 else "sampled"
         table.add_row(
             prompt.task, f"{prompt.temperature:g}", report.effective.drafter, str(report.effective.k), length,
             f"{decided.tokens_per_s:.1f}", f"{plain.tokens_per_s:.1f}",

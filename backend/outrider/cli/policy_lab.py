@@ -106,7 +106,7 @@ def replay_table(replayed: Sequence[Replayed]) -> Table:
     """A row per workload: expected tokens per second as recorded, anew and plain."""
     from rich.table import Table
 
-    table = Table("workload", "requests", "changed", "recorded tok/s", "new tok/s", "plain tok/s", "new/recorded",
+    table = Table("workload", "requests", "changed", "recorded tok/s", "new tok/s", "plain tok/s", "new / old",
                   title="expected from recorded histograms and the lane's costs")  # fmt: skip
     groups: dict[str, list[Replayed]] = defaultdict(list)
     for one in replayed:

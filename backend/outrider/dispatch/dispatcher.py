@@ -141,10 +141,8 @@ class Dispatcher:
             # What came whole, or for several choices side by side, does not tell how long a token takes.
             if call.is_stream and call.num_choices == 1 and outcome.num_events > 1:
                 outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
-        self._metrics.ended(outcome)
-        if decision is not None:
-            # Behind the answer, which is written before the loop turns again.
-            asyncio.get_running_loop().call_soon(self._learn, decision, outcome)
+        # Behind the answer, which is written before the loop turns again.
+        asyncio.get_running_loop().call_soon(self._take_in, decision, outcome)
         logger.info(
             "request %s %s: %d %s in %.3f s",
             call.request_id, call.path, outcome.status, outcome.error_code or "ok", outcome.total_s,
@@ -152,9 +150,11 @@ class Dispatcher:
         if self._on_outcome is not None:
             self._on_outcome(call, outcome)
 
-    def _learn(self, decision: Decision, outcome: Outcome) -> None:
+    def _take_in(self, decision: Decision | None, outcome: Outcome) -> None:
+        """Count how it ended and learn from it."""
+        self._metrics.ended(outcome)
         feedback = feedback_of(outcome)
-        if feedback is None:
+        if decision is None or feedback is None:
             return
         self.policies.learn(decision, feedback)
         if self.store is not None:

@@ -23,6 +23,7 @@ class Bucket:
     at_s: float
 
     def refill(self, now_s: float) -> None:
+        """Let flow in what came since the last time, up to the limit."""
         self.level = min(self.level + (now_s - self.at_s) * self.limit / _WINDOW_S, self.limit)
         self.at_s = now_s
 
@@ -53,6 +54,7 @@ class Key:
 
     @property
     def tenant(self) -> str:
+        """Whose requests these are; without one named, the key's own name."""
         return self.section.tenant or self.section.name
 
     def enter(self, now_s: float) -> None:

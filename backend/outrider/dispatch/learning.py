@@ -112,6 +112,7 @@ class LearningStore:
             yield json.loads(text)
 
     def close(self) -> None:
+        """Close the database; what was not saved is lost."""
         self._db.close()
 
 

@@ -54,6 +54,7 @@ class Replays:
 
     @property
     def is_free(self) -> bool:
+        """Whether another replay may begin: none runs, and the pause after the last one is over."""
         return (self._task is None or self._task.done()) and time.monotonic() >= self._free_at_s
 
     def keep(self, call: Call) -> Kept | None:

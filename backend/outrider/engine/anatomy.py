@@ -52,6 +52,7 @@ class Anatomy:
 
     @property
     def python_share(self) -> float:
+        """Of a step, the share that is spent outside operators."""
         return self.python_s / self.step_s
 
 

@@ -51,6 +51,8 @@ Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
 class RequestObject(BaseModel):
+    """A JSON object of a request: unknown fields are kept for `refuse`, null is the same as absent."""
+
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
@@ -89,6 +91,7 @@ class SamplingFields(RequestObject):
 
     @property
     def law(self) -> SamplingLaw:
+        """The sampling law that the fields ask for."""
         # SGLang's own spelling of "all tokens" is -1.
         return SamplingLaw(
             self.temperature, max(self.top_k, 0), self.top_p, self.min_p,
@@ -137,16 +140,21 @@ class ResponseFormat(RequestObject):
 
 
 class StreamOptions(RequestObject):
+    """OpenAI's `stream_options`."""
+
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
 class TextPart(RequestObject):
+    """A part of a message that is text."""
+
     type: Literal["text"]
     text: str
 
 
 def joined(content: str | list[TextPart]) -> str:
+    """The text of a message's content, parts put together."""
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
@@ -171,6 +179,8 @@ class CacheFields(RequestObject):
 
 
 class OpenAIBody(SamplingFields, CacheFields):
+    """What chat and completions have in common."""
+
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -182,6 +192,7 @@ class OpenAIBody(SamplingFields, CacheFields):
 
     @property
     def grammars(self) -> list[GrammarField]:
+        """All fields that restrict the form, `response_format` included."""
         found = super().grammars
         if self.response_format.json_schema is not None:
             schema = orjson.dumps(self.response_format.json_schema.schema_)
@@ -241,6 +252,7 @@ def refuse(extra: Mapping[str, Any] | None, prefix: str = "") -> list[str]:
 
 
 def validated(kind: type[BodyT], data: object) -> BodyT:
+    """The body, read; InvalidRequest names the first field that is wrong."""
     if not isinstance(data, dict):
         raise InvalidRequest("the body must be a JSON object", param="body")
     try:

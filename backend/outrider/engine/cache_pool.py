@@ -55,6 +55,7 @@ class CachePool:
 
     @property
     def num_positions(self) -> int:
+        """Tokens that fit into all blocks."""
         return self.num_blocks * BLOCK_SIZE
 
     @property

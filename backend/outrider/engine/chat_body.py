@@ -11,6 +11,8 @@ from outrider.engine.bodies import OpenAIBody, RequestObject, TextPart, TopLogpr
 
 
 class CalledFunction(RequestObject):
+    """Name and arguments of a tool call that an assistant's message holds."""
+
     name: str
     arguments: str = "{}"
 
@@ -27,6 +29,8 @@ class CalledFunction(RequestObject):
 
 
 class ToolCall(RequestObject):
+    """A tool call that an assistant's message holds."""
+
     function: CalledFunction
     type: Literal["function"] = "function"
 
@@ -62,12 +66,15 @@ class ToolSpec(RequestObject):
     function: Function
 
     def to_template(self) -> dict[str, Any]:
+        """The tool as chat templates take it."""
         function = self.function
         fields = {"name": function.name, "description": function.description, "parameters": function.schema_}
         return {"type": "function", "function": fields}
 
 
 class NamedFunction(RequestObject):
+    """The function that `tool_choice` names."""
+
     name: str
 
 

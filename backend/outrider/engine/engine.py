@@ -119,6 +119,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
+        """Whether any sequence runs or waits."""
         return self.scheduler.num_running + self.scheduler.num_waiting > 0
 
     @property

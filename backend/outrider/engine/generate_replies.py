@@ -39,6 +39,7 @@ def generate_body(answer: Answer) -> dict[str, Any]:
 
 
 def finish_reason(finish: Finish, num_tokens: int) -> dict[str, Any]:
+    """As SGLang's `/generate` tells it."""
     if finish.kind == "length":
         return {"type": "length", "length": num_tokens}
     if finish.kind == "abort":

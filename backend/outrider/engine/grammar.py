@@ -57,6 +57,7 @@ class Grammar:
         self._vocab_size = vocab_size
 
     def start(self) -> GrammarState:
+        """A state of its own for one sequence, at the beginning."""
         return GrammarState(self._matcher.deep_copy(), self._vocab_size)
 
 

@@ -34,6 +34,7 @@ class ServerOptions:
 
 
 def models(engine: Engine, options: ServerOptions) -> dict[str, Any]:
+    """The body of `/v1/models`."""
     model = {
         "id": options.served_model_name,
         "object": "model",
@@ -72,6 +73,7 @@ def server_info(engine: Engine, options: ServerOptions) -> dict[str, Any]:
 
 
 def loads(load: EngineLoad, limits: EngineLimits) -> dict[str, Any]:
+    """The body of `/v1/loads`."""
     now = time.time()
     entry = {
         "timestamp": now,

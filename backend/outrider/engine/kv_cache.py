@@ -19,6 +19,7 @@ Pages = tuple[torch.Tensor, torch.Tensor]
 
 
 def blocks_for(num_positions: int) -> int:
+    """Blocks that hold so many positions."""
     return -(-num_positions // BLOCK_SIZE)
 
 
@@ -82,6 +83,7 @@ class SequenceCache:
 
     @property
     def capacity(self) -> int:
+        """Positions that its blocks hold."""
         return len(self.blocks) * BLOCK_SIZE
 
     def place(self, blocks: list[int]) -> None:

@@ -21,10 +21,12 @@ class Linear:
     """What every call reads of the weights."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [..., in] to [..., out]."""
         return self.run(x)
 
 
 def has_fbgemm() -> bool:
+    """Whether PyTorch was built with the kernels for int8 weights."""
     return "fbgemm" in torch.backends.quantized.supported_engines
 
 

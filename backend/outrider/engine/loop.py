@@ -86,6 +86,7 @@ class EngineLoop:
 
     @property
     def is_alive(self) -> bool:
+        """Whether its thread takes requests."""
         return not self._running.done() and not self._is_stopping
 
     @property
@@ -122,6 +123,7 @@ class EngineLoop:
             self._send(lambda: [output] if (output := self.engine.abort(handle, finish)) else [])
 
     def abort_all(self, finish: Finish) -> None:
+        """Every request that is known now ends so."""
         for listener in self._listeners.values():
             listener.abort = finish
         self._send(lambda: self._abort_all(finish))

@@ -34,6 +34,7 @@ class EngineMetrics:
         self._rate = Gauge("sglang:gen_throughput", "Tokens per second", registry=self._registry)
 
     def observe(self, output: Output) -> None:
+        """Count what a step gave one sequence."""
         self._tokens.inc(len(output.token_ids))
         self._near_ties.inc(len(output.near_ties or ()))
         if output.finish is not None:
@@ -45,6 +46,7 @@ class EngineMetrics:
             self._accepted.inc(output.stats.num_accepted)
 
     def render(self, load: EngineLoad) -> bytes:
+        """The page of `/metrics`."""
         self._running.set(load.num_running)
         self._waiting.set(load.num_waiting)
         self._used.set(load.num_used_tokens)

@@ -16,6 +16,7 @@ class Placement:
 
     @property
     def is_cpu(self) -> bool:
+        """Whether tensors lie in main memory."""
         return self.device.type == "cpu"
 
 

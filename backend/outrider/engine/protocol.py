@@ -54,6 +54,7 @@ class Parsed:
 
 
 def parse_chat(data: object, engine: Engine) -> Parsed:
+    """The body of `/v1/chat/completions`; InvalidRequest names the field that is wrong."""
     body = validated(ChatBody, data)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs", param="top_logprobs")
@@ -81,6 +82,7 @@ def _with_tools(parsed: Parsed, body: ChatBody, engine: Engine) -> Parsed:
 
 
 def parse_completion(data: object, engine: Engine) -> Parsed:
+    """The body of `/v1/completions`; InvalidRequest names the field that is wrong."""
     body = validated(CompletionBody, data)
     prompt: Any = body.prompt
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str):
@@ -93,6 +95,7 @@ def parse_completion(data: object, engine: Engine) -> Parsed:
 
 
 def parse_generate(data: object, engine: Engine) -> Parsed:
+    """The body of SGLang's `/generate`; InvalidRequest names the field that is wrong."""
     body = validated(GenerateBody, data)
     if (body.text is None) == (body.input_ids is None):
         raise InvalidRequest("exactly one of text and input_ids is needed", param="text")

@@ -22,6 +22,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(data: dict[str, Any]) -> bytes:
+    """One event of a stream."""
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
@@ -71,6 +72,7 @@ class Answer:
     num_accepted: int | None = None
 
     def add(self, output: Output) -> None:
+        """Take in what a step gave this choice; `news` is what can be told of it."""
         self.news = output.text, []
         if self.reader is not None:
             self.news = self.reader.append(output.text, is_last=output.finish is not None)
@@ -109,6 +111,7 @@ def answers_of(parsed: Parsed, model: str) -> list[Answer]:
 
 
 def are_unfinished(answers: Sequence[Answer]) -> bool:
+    """Whether any choice still grows."""
     return any(answer.finish is None for answer in answers)
 
 
@@ -216,6 +219,7 @@ def _whole(answer: Answer, shape: Shape) -> dict[str, Any]:
 
 
 def opening_events(answer: Answer, shape: Shape) -> bytes:
+    """What OpenAI's chat streams begin with; nothing for other shapes."""
     return b"" if shape.opening is None else _chunk(answer, shape, shape.opening)
 
 

@@ -54,10 +54,12 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
+        """Sequences that wait for a place or for memory."""
         return len(self._waiting)
 
     @property
     def num_running(self) -> int:
+        """Sequences in the batch."""
         return len(self._running)
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -65,6 +67,7 @@ class Scheduler:
         yield from self._waiting
 
     def add(self, sequence: Sequence) -> None:
+        """Behind those that wait."""
         self._waiting.append(sequence)
 
     def schedule(self) -> list[Work]:

@@ -109,10 +109,12 @@ class Sequence:
 
     @property
     def num_output(self) -> int:
+        """Tokens of the answer so far."""
         return len(self.token_ids) - len(self.request.prompt_ids)
 
     @property
     def num_remaining(self) -> int:
+        """Tokens that may still be written."""
         return self.request.max_new_tokens - self.num_output
 
     @property
@@ -151,6 +153,7 @@ class Sequence:
 
     @property
     def num_drafter_failures(self) -> int:
+        """How often its drafter has failed."""
         return 0 if self.drafter is None else self.drafter.num_failures
 
     def propose(self) -> Proposal:

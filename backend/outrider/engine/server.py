@@ -46,6 +46,7 @@ class EngineServer:
         self._options = options
 
     def app(self) -> web.Application:
+        """A new application with all routes."""
         # Image-sized bodies never come here; a long prompt of 8k tokens is some 40 KB.
         app = web.Application(client_max_size=16 * 1024 * 1024, middlewares=[_errors_as_bodies])
         app.router.add_get("/health", self._ready)

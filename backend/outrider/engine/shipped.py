@@ -39,6 +39,7 @@ class ShippedHead:
 
     @property
     def pays(self) -> bool:
+        """Whether it was measured to be faster than no speculation."""
         return self.worth is not None and self.worth.against_off > 1
 
     @property

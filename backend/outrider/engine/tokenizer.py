@@ -35,6 +35,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
+        """With the tokens that were added to the vocabulary."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     @property
@@ -43,6 +44,7 @@ class Tokenizer:
         return self._tokenizer.get_vocab(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Ids of the text; with the tokens that the model puts around it, unless told otherwise."""
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def to_json(self) -> str:
@@ -50,6 +52,7 @@ class Tokenizer:
         return self._tokenizer.to_str()
 
     def decode(self, token_ids: Seq[int]) -> str:
+        """Text of the ids, without special tokens."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
     def token_text(self, token_id: int) -> str:

@@ -73,6 +73,7 @@ def seen_tenant(key: Key | None) -> str | None:
 
 
 def tenant_of(key: Key | None) -> str:
+    """For metrics; `none` where no key was needed."""
     return "none" if key is None else key.tenant
 
 

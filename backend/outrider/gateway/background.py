@@ -74,6 +74,7 @@ class Background:
         return self.work(await self.desk.job(_in_time(call, record.deadline_at), record.id))
 
     def error_event(self, record: Record, error: APIError) -> bytes:
+        """In the dialect of the run's route."""
         return dialect_of(record.path).error_event(error)
 
     def work(self, job: Job) -> Work:

@@ -47,6 +47,7 @@ class Job:
 
     @property
     def is_background(self) -> bool:
+        """Whether the client asked for a run in the background, in either way."""
         return self.client.hints.background or self.is_background_response
 
     @property
@@ -55,6 +56,7 @@ class Job:
         return is_background_response(self.client)
 
     def relay(self, run: Run) -> Relay:
+        """What turns the lane's events into the client's bytes."""
         return StreamRelay(run) if self.answer is None else TranslatedRelay(run, self.answer())
 
     async def body(self, run: Run) -> tuple[bytes, Mapping[str, str]]:
@@ -168,6 +170,7 @@ class _Keeping:
 
 
 def is_background_response(call: Call) -> bool:
+    """Whether it is OpenAI's own way to ask for a run in the background."""
     return call.path == RESPONSES and call.body.get("background") is True
 
 

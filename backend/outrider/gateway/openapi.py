@@ -58,6 +58,14 @@ _TYPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "/metrics": {"text/plain": _TEXT},
     "/outrider/runs/{id}/events": {"text/event-stream": {}},
 }
+#: Of the routes that share a handler.
+_SUMMARIES = {
+    "/v1/chat/completions": "The next message of a conversation, in OpenAI's form.",
+    "/v1/completions": "What follows a prompt, in OpenAI's form.",
+    "/generate": "What follows a prompt, in SGLang's form.",
+    "/v1/responses": "The next items of a conversation, in OpenAI's newer form.",
+    "/v1/messages": "The next message of a conversation, in Anthropic's form.",
+}
 _STREAMING = (*ROUTES, "/v1/responses/{id}")
 _DESCRIPTIONS = {"200": "Done.", "202": "Begun, in the background.", "204": "There is nothing more."}
 
@@ -102,6 +110,7 @@ def document(router: web.UrlDispatcher) -> dict[str, Any]:
 
 def _operation(path: str, route: web.AbstractRoute) -> dict[str, Any]:
     summary, _, rest = (route.handler.__doc__ or "").strip().partition("\n")
+    summary = _SUMMARIES.get(path, summary) if route.method == "POST" else summary
     operation: dict[str, Any] = {"summary": summary, "responses": _responses(path)}
     if rest.strip():
         operation["description"] = " ".join(rest.split())

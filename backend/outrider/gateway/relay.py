@@ -30,21 +30,36 @@ STREAM_HEADERS = {
 
 
 class Relay(Protocol):
-    """Turns a lane's events into a client's bytes; `StreamRelay` says what each member is."""
+    """Turns a lane's events into a client's bytes."""
 
     run: Run
 
     @property
-    def failure(self) -> APIError | None: ...
+    def failure(self) -> APIError | None:
+        """Why the stream ends early; the bytes before it have been given."""
+
     @property
-    def is_over(self) -> bool: ...
+    def is_over(self) -> bool:
+        """The lane's stream came to its own end."""
+
     @property
-    def answer(self) -> bytes | None: ...
-    def feed(self, events: Iterable[Event]) -> bytes: ...
-    async def settle(self) -> bytes: ...
-    def end(self) -> bytes: ...
-    def fail(self, error: APIError) -> bytes: ...
-    def error_event(self, error: APIError) -> bytes: ...
+    def answer(self) -> bytes | None:
+        """The whole answer, where there is one object."""
+
+    def feed(self, events: Iterable[Event]) -> bytes:
+        """Events of the lane to bytes for the client."""
+
+    async def settle(self) -> bytes:
+        """What is to be given after something that takes time."""
+
+    def end(self) -> bytes:
+        """The lane's stream is over, which is a failure when it came too early."""
+
+    def fail(self, error: APIError) -> bytes:
+        """Nothing more will come: what was held back."""
+
+    def error_event(self, error: APIError) -> bytes:
+        """How a failure is told once the head is out."""
 
 
 class Sink(Protocol):
@@ -54,7 +69,8 @@ class Sink(Protocol):
     def has_begun(self) -> bool:
         """What comes before is a failure of the whole, what comes after is told in the stream."""
 
-    async def write(self, data: bytes, *, is_last: bool) -> None: ...
+    async def write(self, data: bytes, *, is_last: bool) -> None:
+        """On to the client; returns when there is room for more."""
 
     async def fail(self, data: bytes) -> None:
         """The last bytes of a stream that has failed."""

@@ -57,6 +57,7 @@ class Routes:
         self._worker = worker
 
     def add_to(self, router: web.UrlDispatcher) -> None:
+        """Put all routes in."""
         for path in ROUTES:
             router.add_post(path, self.generate)
         self._runs.add_to(router)
@@ -101,7 +102,10 @@ class Routes:
         if (request.content_length or 0) > limit:
             raise BodyTooLarge(f"the body has {request.content_length} bytes, the limit is {limit}")
         if request.content.is_eof():
-            return await request.read()
+            body = request.content.read_nowait()
+            if len(body) > limit:
+                raise BodyTooLarge(f"the body has {len(body)} bytes, the limit is {limit}")
+            return body
         try:
             async with asyncio.timeout(limit_s):
                 return await request.read()
@@ -109,8 +113,7 @@ class Routes:
             raise RequestTimeout(f"the body did not arrive within {limit_s:g} s") from error
 
     async def reload(self, _request: web.Request) -> web.Response:
-        """Policies and keys are read again; 422 when something is wrong, and in a process that
-        finds it nothing changes."""
+        """Policies and keys are read again; 422 when something is wrong, and nothing changes where that is found."""
         problem = await self._ordered("reload")
         return json_response({"problem": problem}, 200 if problem is None else 422)
 

@@ -41,6 +41,7 @@ class RunRoutes:
         self._every = every
 
     def add_to(self, router: web.UrlDispatcher) -> None:
+        """Put the routes of runs in."""
         router.add_get("/outrider/runs", self.list_runs)
         router.add_get("/outrider/runs/{id}", self.get)
         router.add_get("/outrider/runs/{id}/events", self.events)

@@ -72,6 +72,7 @@ class ChatBody(_Generation):
 
     @property
     def num_choices(self) -> int:
+        """Answers asked for."""
         return self.n or 1
 
 
@@ -82,6 +83,7 @@ class CompletionBody(_Generation):
 
     @property
     def num_choices(self) -> int:
+        """Answers asked for, over all prompts."""
         prompts = self.prompt
         is_batch = isinstance(prompts, list) and not isinstance(prompts[0], int)
         return (self.n or 1) * (len(prompts) if is_batch else 1)
@@ -107,12 +109,14 @@ class GenerateBody(_Request):
 
     @property
     def num_choices(self) -> int:
+        """Answers asked for, over all prompts."""
         prompts = self.text if self.input_ids is None else self.input_ids
         is_batch = isinstance(prompts, list) and bool(prompts) and not isinstance(prompts[0], int)
         params = self.sampling_params
         return ((params and params.n) or 1) * (len(prompts or ()) if is_batch else 1)
 
     def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The body with `sampling_params` and the prompt where the policy looks for them."""
         params = body.get("sampling_params") or {}
         prompt = body.get("text") if self.input_ids is None else self.input_ids
         return {
@@ -148,6 +152,7 @@ class ResponsesBody(_Sampling, _Request):
     custom_params: None = None
 
     def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The body as a conversation, where the policy looks for it."""
         said = self.input if isinstance(self.input, list) else [{"role": "user", "content": self.input}]
         messages = [{"role": "system", "content": self.instructions}, *map(_with_images, said)]
         form = self.text and self.text.format
@@ -171,6 +176,7 @@ class MessagesBody(_Sampling, _Request):
     custom_params: None = None
 
     def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The body as a conversation, where the policy looks for it."""
         said = map(_with_images, body["messages"])
         return {**body, "messages": [{"role": "system", "content": self.system}, *said]}
 

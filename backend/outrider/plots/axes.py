@@ -25,6 +25,7 @@ class Scale:
     is_log: bool = False
 
     def __call__(self, value: float) -> float:
+        """Where a value lies in the drawing; values beyond the ends lie on them."""
         bend: Callable[[float], float] = math.log10 if self.is_log else float
         value = min(max(value, self.low), self.high)
         share = (bend(value) - bend(self.low)) / (bend(self.high) - bend(self.low))

@@ -14,6 +14,7 @@ _ZOOM = 2.0
 
 
 def can_draw() -> bool:
+    """Whether the renderer and its font are installed."""
     return all(importlib.util.find_spec(name) is not None for name in ("resvg_py", "font_source_sans_pro"))
 
 

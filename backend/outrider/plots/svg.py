@@ -55,10 +55,12 @@ def element(name: str, *inner: str, **attributes: str | float) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", **attributes: str | float) -> str:
+    """Words at a point; `anchor` says which end of them lies there."""
     return element("text", escape(words), x=x, y=y, text_anchor=anchor, **attributes)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> str:
+    """From one point to another."""
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
 
 

@@ -67,10 +67,12 @@ T = TypeVar("T")
 
 
 def temperature_bucket(temperature: float) -> int:
+    """Which band of temperatures it lies in."""
     return bisect_left(_TEMPERATURES, temperature)
 
 
 def length_bucket(num_tokens: int) -> int:
+    """Which band of prompt lengths it lies in."""
     return bisect_left(_LENGTHS, num_tokens)
 
 
@@ -255,6 +257,7 @@ class Acceptance:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Acceptance:
+        """Of what `to_state` gave."""
         found = cls()
         for key, trials, successes, expected in state["counts"]:
             found._counts[tuple(key)] = Counts(list(trials), list(successes), expected)

@@ -37,6 +37,7 @@ class Counts:
         return found
 
     def add(self, other: Counts, keep: float) -> None:
+        """Take in another's counts, after weighing what is here by `keep`."""
         self.trials = [keep * a + b for a, b in zip(self.trials, other.trials, strict=True)]
         self.successes = [keep * a + b for a, b in zip(self.successes, other.successes, strict=True)]
         self.expected = keep * self.expected + other.expected

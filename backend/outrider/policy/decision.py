@@ -69,6 +69,7 @@ class Decision:
 
     @property
     def lane(self) -> str:
+        """The lane's name."""
         return self.option.lane.name
 
     @property
@@ -181,9 +182,11 @@ _MAX_SHOWN = 3
 
 
 def refusals_shown(refused: Sequence[Refusal]) -> Iterator[str]:
+    """The first few in words."""
     return (refusal_shown(refusal) for refusal in refused[:_MAX_SHOWN])
 
 
 def refusal_shown(refusal: Refusal) -> str:
+    """In words."""
     what = f"{refusal.drafter} on {refusal.lane}" if refusal.drafter else refusal.lane
     return f"not {what}: {REASONS[refusal.code].format(detail=refusal.detail)}"

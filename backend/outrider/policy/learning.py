@@ -50,19 +50,34 @@ class Decided(Protocol):
     """What learning needs of a decision."""
 
     @property
-    def plan(self) -> Plan: ...
+    def plan(self) -> Plan:
+        """What was to run."""
+
     @property
-    def lane(self) -> str: ...
+    def lane(self) -> str:
+        """Name of the lane."""
+
     @property
-    def workload(self) -> str: ...
+    def workload(self) -> str:
+        """Name of the policy."""
+
     @property
-    def cell(self) -> Cell: ...
+    def cell(self) -> Cell:
+        """Whose acceptance is learnt from it."""
+
     @property
-    def batch(self) -> int: ...
+    def batch(self) -> int:
+        """Requests that the lane had, this one included."""
+
     @property
-    def is_own(self) -> bool: ...
-    def plain_round_s(self) -> float: ...
-    def round_s(self, fill: float) -> float: ...
+    def is_own(self) -> bool:
+        """Whether the policy chose the plan itself, so that it may learn from what came of it."""
+
+    def plain_round_s(self) -> float:
+        """What a plain round was expected to take, in seconds."""
+
+    def round_s(self, fill: float) -> float:
+        """What a round was expected to take, in seconds, with the share `fill` of k proposed."""
 
 
 @dataclass(slots=True)
@@ -77,10 +92,12 @@ class Gate:
 
     @property
     def is_closed(self) -> bool:
+        """It was measured and does not pay, beyond what chance explains after so few."""
         return self.num > 0 and self.utility + 0.3 / self.num**0.5 < 1.0
 
     @property
     def is_proven(self) -> bool:
+        """It was measured often enough and pays."""
         return self.num >= _PROVEN and self.utility >= 1.0
 
     def tried(self, number: int) -> None:
@@ -89,6 +106,7 @@ class Gate:
         self.backoff = min(2 * self.backoff, _LAST_BACKOFF)
 
     def measured(self, utility: float) -> None:
+        """Learn from one answer's utility; what pays again starts afresh."""
         if utility >= 1.0 and self.is_closed:
             self.num = 0
         if utility >= 1.0:
@@ -112,15 +130,18 @@ class Ledger:
     """What they took beyond that; negative when speculation pays."""
 
     def spent(self, plain_s: float, taken_s: float) -> None:
+        """Add an answer: what it would have taken plain, and what it took."""
         self.plain_s = _KEEP * self.plain_s + plain_s
         self.extra_s = _KEEP * self.extra_s + taken_s - plain_s
 
     @property
     def may_try(self) -> bool:
+        """Whether tries are affordable."""
         return self.extra_s <= _TRY_SLOWDOWN * self.plain_s
 
     @property
     def is_overdrawn(self) -> bool:
+        """Whether speculation has cost more than is allowed."""
         return self.plain_s > 0 and self.extra_s > MAX_SLOWDOWN * self.plain_s
 
 
@@ -149,6 +170,7 @@ class Learner:
         return found
 
     def ledger(self, workload: str) -> Ledger:
+        """Of the workload; made when it is first asked for."""
         found = self.ledgers.get(workload)
         if found is None:
             found = self.ledgers[workload] = Ledger()

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from outrider.core import MAX_K, SpecStats
 from outrider.suffixes import MAX_MATCH, Growth, SuffixAutomaton, best_growth
 
-_PIECE = re.compile(r" ?[^\W\d_]+| ?\d| ?[^\w\s]+|_|\s+")
+#: Over bytes, which takes half as long as over characters: all that is not ASCII counts as letters.
+_PIECE = re.compile(rb" ?[A-Za-z\x80-\xff]+| ?\d| ?[^\sA-Za-z\d_\x80-\xff]+|_|\s+")
 #: A pair is where look-up starts, as in the engine's drafter.
 _MIN_MATCH = 2
 #: What the engine's n-gram drafter follows: the longest match up to this, and two drafts for each matched token.
@@ -25,23 +25,20 @@ _MAX_MATCH, _DRAFTS_PER_MATCHED = 32, 2
 _PROMPT, _ANSWER, _OCCURRENCES = 512, 256, 8
 
 
-def split_text(text: str) -> list[str]:
+def split_text(text: str) -> list[bytes]:
     """A text as the pieces that stand for its tokens."""
-    return _PIECE.findall(text)
+    return _PIECE.findall(text.encode(errors="surrogatepass"))
 
 
 def told_share(tokens: Sequence[Hashable]) -> float:
-    """Share of tokens that the newest earlier occurrence of the pair before them was followed by."""
-    if len(tokens) <= _MIN_MATCH:
+    """Share of tokens that some earlier occurrence of the pair before them was followed by.
+
+    A little more than look-up finds, which follows the newest one: by 0.005 on average on Spec-Bench's prompts.
+    """
+    num = len(tokens) - _MIN_MATCH
+    if num <= 0:
         return 0.0
-    followers: dict[tuple[Hashable, Hashable], Hashable] = {}
-    told = 0
-    for pair, follower in zip(pairwise(tokens), tokens[2:], strict=False):
-        if pair in followers and followers[pair] == follower:
-            told += 1
-        else:
-            followers[pair] = follower
-    return told / (len(tokens) - _MIN_MATCH)
+    return 1 - len(set(zip(tokens, tokens[1:], tokens[2:], strict=False))) / num
 
 
 class Written(NamedTuple):

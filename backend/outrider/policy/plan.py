@@ -25,6 +25,7 @@ class Plan:
 
     @property
     def is_off(self) -> bool:
+        """No speculation."""
         return self.k == 0
 
     def to_wire(self) -> dict[str, str | int]:

@@ -49,6 +49,7 @@ _BATCHES = tuple(next(bound for bound in _RUNNING if bound >= n) for n in range(
 
 
 def context_bucket(num_tokens: int) -> int:
+    """The measured length of context that stands for it."""
     return _CONTEXTS[min(bisect_left(_CONTEXTS, num_tokens), len(_CONTEXTS) - 1)]
 
 
@@ -75,6 +76,7 @@ class Occupancy(NamedTuple):
 
     @property
     def num_others(self) -> int:
+        """Requests on the lane beside this one."""
         return self.num_running + self.num_waiting - 1
 
 
@@ -232,6 +234,7 @@ class Rounds:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Rounds:
+        """Of what `to_state` gave."""
         found = cls()
         found._lanes = dict(state["lanes"])
         found._arms = {(lane, drafter, size): (value, num) for lane, drafter, size, value, num in state["arms"]}

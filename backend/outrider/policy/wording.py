@@ -29,6 +29,7 @@ def expected(item: ErrorDetails, location: Location) -> str:
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
+    """A complaint, with the key that was probably meant or with all there are."""
     near = difflib.get_close_matches(key, known, n=1)
     if near:
         return f"unknown key, did you mean {near[0]!r}?"
@@ -51,5 +52,6 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def path_of(location: Location) -> str:
+    """Where in a file something stands, in words."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return text.removeprefix(".") or "the file"

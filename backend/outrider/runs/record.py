@@ -45,6 +45,7 @@ class Record:
 
     @property
     def is_over(self) -> bool:
+        """Nothing more will come of it."""
         return self.status not in OPEN
 
 

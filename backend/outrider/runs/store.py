@@ -104,9 +104,11 @@ class RunStore:
             logger.error("the store of runs does not answer; %d operations are given up", len(stuck))
 
     async def add(self, record: Record) -> None:
+        """A new run."""
         await self._write(lambda connection: connection.execute(_RUNS.insert().values(**asdict(record))))
 
     async def get(self, run: str) -> Record | None:
+        """The run of that id; None when there is none."""
         rows = await self._read(sa.select(*_COLUMNS).where(_RUNS.c.id == run))
         return _record(rows[0]) if rows else None
 
@@ -178,6 +180,7 @@ class RunStore:
         await self._change(change.values(owner=None))
 
     async def delete(self, run: str) -> None:
+        """The run and its events."""
         await self._delete(_RUNS.c.id == run, _EVENTS.c.run == run)
 
     async def expire(self, now: float) -> None:

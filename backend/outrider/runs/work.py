@@ -58,8 +58,10 @@ class Worker(Protocol):
 
 
 def cancelled() -> Rejected:
+    """What a client is told of a run that somebody cancelled."""
     return Rejected("the run was cancelled", status=409, code="run_cancelled")
 
 
 def stopped() -> GatewayStopped:
+    """What a client is told of a run that ended with the gateway."""
     return GatewayStopped("the gateway stopped while the run was in progress")

@@ -7,19 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from outrider.algorithms import DRAFTER_OF
 from outrider.core import DRAFTERS, DRAWN_DRAFTERS, MAX_K, OFF, SURFACES, DrafterAbility, LaneAbility
 from outrider.cost import SMALL_CPU, TREE_DEPTHS, ClosedCost, CostTable
 from outrider.profiles import SGLangSection, SpeculationSection, UrlSection
 from outrider.runtimes.dialects import GENERATE, MESSAGES, RESPONSES
 
-#: SGLang's algorithm -> our drafter.
-_DRAFTERS = {
-    "NGRAM": "ngram",
-    "STANDALONE": "draft_model",
-    "EAGLE": "eagle2",
-    "NEXTN": "eagle2",
-    "EAGLE3": "eagle3",
-}
 #: Devices on which SGLang's own verification takes the argmax, whatever the temperature.
 _ARGMAX_DEVICES = ("cpu", "xpu")
 #: What every lane honours where it serves it: the masks and biases of verification are those of plain decoding.
@@ -172,7 +165,7 @@ def _speculation(info: Mapping[str, Any], plugin: tuple[str, ...]) -> tuple[Mapp
     algorithm = info.get("speculative_algorithm")
     if algorithm is None:
         return {}, True
-    drafter = _DRAFTERS.get(str(algorithm))
+    drafter = DRAFTER_OF.get(str(algorithm))
     if drafter is None:
         raise ValueError(f"it speculates by {algorithm}, which no plan can name")
     num_tokens, num_steps = _count(info, "speculative_num_draft_tokens"), _count(info, "speculative_num_steps")

@@ -34,6 +34,7 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
+        """Whether the lane is left out."""
         return self._due_s is not None
 
     def lets_pass(self, now_s: float) -> bool:

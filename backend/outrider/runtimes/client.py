@@ -80,6 +80,7 @@ class LaneAnswer:
 
     @property
     def headers(self) -> Mapping[str, str]:
+        """Of the answer."""
         return self._connection.headers
 
     async def begin(self) -> None:
@@ -195,6 +196,7 @@ class LaneClient:
 
     @property
     def connections(self) -> Connections:
+        """Of all lanes; RuntimeError before the client is entered."""
         if self._connections is None:
             raise RuntimeError("the lane client is not open")
         return self._connections

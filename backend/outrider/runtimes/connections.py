@@ -95,6 +95,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
+        """Whether it can still be written to."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
@@ -168,9 +169,11 @@ class Connection(asyncio.Protocol):
     # Of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
         self._transport = transport  # type: ignore[assignment]  # uvloop's and asyncio's are both Transports
 
     def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
         self.has_begun = True
         if self.is_complete:  # nobody asked
             self.close()
@@ -191,6 +194,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
         self._transport = None
         if self._ends_with_connection and exc is None and self._error is None:
             self.is_complete = True
@@ -199,9 +203,11 @@ class Connection(asyncio.Protocol):
     # Of the parser.
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """One header, as the parser found it."""
         self.headers.add(name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
 
     def on_headers_complete(self) -> None:
+        """The head is complete: how the body's end is known. What came before an interim answer is dropped."""
         status = self._parser.get_status_code()
         if status < 200:
             self.headers.clear()
@@ -211,10 +217,12 @@ class Connection(asyncio.Protocol):
         self._ends_with_connection = not is_framed
 
     def on_body(self, data: bytes) -> None:
+        """A part of the body."""
         self._parts.append(data)
         self._num_unread += len(data)
 
     def on_message_complete(self) -> None:
+        """The body is complete, and the connection may be kept or not."""
         # Asked for here, since afterwards the parser has forgotten.
         self.is_complete, self._is_kept = self.status > 0, self._parser.should_keep_alive()
 
@@ -263,6 +271,7 @@ class Connections:
             connection.close()
 
     def close(self) -> None:
+        """Close what is idle."""
         self._forget(math.inf)
 
     def _context(self) -> ssl.SSLContext:

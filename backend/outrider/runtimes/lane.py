@@ -65,10 +65,12 @@ class Lane:
 
     @property
     def is_ready(self) -> bool:
+        """Whether its server answers."""
         return self.state is LaneState.READY
 
     @property
     def takes_requests(self) -> bool:
+        """Whether new requests may go there."""
         return self.state is LaneState.READY and not self.is_draining
 
     @property
@@ -78,6 +80,7 @@ class Lane:
         return load is None or not (load.num_waiting or load.num_running >= load.max_running > 0)
 
     def serves(self, model: str) -> bool:
+        """Whether it has a model of that name."""
         return any(card.id == model for card in self.models)
 
     def starts(self, url: str) -> None:
@@ -134,6 +137,7 @@ class Lane:
         self.breaker.begins(now_s)
 
     def leave(self) -> None:
+        """A request has ended there."""
         self.num_in_flight -= 1
 
     def reports(self, load: LaneLoad | None, num_own: int = 0) -> None:

@@ -89,6 +89,7 @@ def server_arguments(section: SGLangSection, port: int, locate: Locate, *, rank:
 
 
 def served_name(section: SGLangSection) -> str:
+    """The name by which clients ask for its model."""
     return section.served_model_name or Path(section.model).name
 
 

@@ -84,6 +84,7 @@ class Pool:
         self.named(name).is_draining = is_draining
 
     def add(self, lane: Lane) -> None:
+        """A lane more, drained if it was when it was last here."""
         lane.is_draining = lane.name in self._drained
         self.lanes = (*self.lanes, lane)
 

@@ -55,6 +55,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
+        """Its process id."""
         return self._process.pid
 
     async def ended(self) -> None:
@@ -140,6 +141,7 @@ class Log:
             logger.warning("no log file %s: %s", self.path, error.strerror)
 
     def append(self, line: str) -> None:
+        """Keep a line in memory, and in the file where there is one."""
         self._lines.append(line)
         if self._file is None:
             return
@@ -150,6 +152,7 @@ class Log:
             self.close()
 
     def close(self) -> None:
+        """Close the file; the lines in memory stay."""
         if self._file is not None:
             with suppress(OSError):  # what could not be written is tried again
                 self._file.close()

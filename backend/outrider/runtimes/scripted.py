@@ -92,6 +92,7 @@ class ScriptedLane:
 
     @property
     def url(self) -> str:
+        """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     @property

@@ -33,6 +33,7 @@ def environment(lock: Path = LOCK) -> Path:
 
 
 def is_ready(lock: Path = LOCK) -> bool:
+    """Whether the environment of that lock was built to its end."""
     return (environment(lock) / _COMPLETE).is_file()
 
 

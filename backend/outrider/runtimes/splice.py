@@ -29,11 +29,31 @@ def splice(raw: bytes, remove: Collection[str], add: Mapping[str, bytes]) -> byt
     `raw` must be a valid JSON object. A key of `add` that `raw` has and `remove` does not name stands twice.
     """
     if _may_hold(raw, remove):
+        cut = _cut_last(raw, [key for key in remove if _quoted(key) in raw])
+        if cut is not None:
+            return _append(cut, add)
         begin, end = raw.index(b"{") + 1, raw.rindex(b"}")
         members = _members(raw)
         kept = [raw[start:stop] for key, start, _, stop in members if key not in remove]
         raw = raw[:begin] + (b",".join(kept) if members else raw[begin:end]) + raw[end:]
     return _append(raw, add)
+
+
+def _cut_last(raw: bytes, present: list[str]) -> bytes | None:
+    """Without the only member that is to go, where that is the last one and nothing is escaped, as servers write
+    theirs: several times faster than reading all members. None: it is not so.
+
+    A key that is followed by one whole value and the object's end can be no part of a string or of a deeper object.
+    """
+    key = _quoted(present[0]) if len(present) == 1 else b""
+    at = raw.find(b"," + key + b":") if key else -1
+    if at < 0 or raw.count(key) > 1 or _is_escaped(raw):
+        return None
+    try:
+        orjson.loads(raw[at + len(key) + 2 : -1])
+    except orjson.JSONDecodeError:
+        return None
+    return raw[:at] + raw[-1:]
 
 
 def value_of(raw: bytes, key: str) -> bytes | None:
@@ -64,7 +84,11 @@ def _may_hold(raw: bytes, keys: Collection[str]) -> bool:
     for key in keys:
         if _quoted(key) in raw:
             return True
-    return bool(keys) and (b"\\u" in raw or b"\\/" in raw)
+    return bool(keys) and _is_escaped(raw)
+
+
+def _is_escaped(raw: bytes) -> bool:
+    return b"\\u" in raw or b"\\/" in raw
 
 
 def _members(raw: bytes) -> list[_Member]:

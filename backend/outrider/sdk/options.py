@@ -118,6 +118,7 @@ class Options:
 
     @property
     def timeouts(self) -> Timeouts:
+        """The limits by what is waited for; one number stands for all."""
         if isinstance(self.timeout, Timeouts):
             return self.timeout
         return Timeouts(answer_s=self.timeout, first_event_s=self.timeout, event_s=self.timeout)

@@ -32,7 +32,8 @@ class Source(Protocol):
     """Blocks of one streamed answer; whoever holds it closes it."""
 
     @property
-    def head(self) -> Head: ...
+    def head(self) -> Head:
+        """Of the answer that the blocks come from."""
 
     async def next_event(self) -> Event:
         """The next block; ConnectionFailed when the stream ends instead."""
@@ -67,6 +68,7 @@ class EventSource:
             await self._read()
 
     async def next_event(self) -> Event:
+        """See `Source`."""
         if not self._events:
             async with self._waiting("the next event", self._event_s):
                 await self.fill()
@@ -85,6 +87,7 @@ class EventSource:
             raise ConnectionFailed("the stream ended early: the server closed it before its end marker")
 
     async def finish(self) -> None:
+        """See `Source`; what the server does not end soon is left."""
         try:
             async with asyncio.timeout(_END_OF_BODY_S):
                 await self._response.content.read()
@@ -93,6 +96,7 @@ class EventSource:
         self._response.close()
 
     def close(self) -> None:
+        """See `Source`."""
         self._response.close()
 
     def __del__(self) -> None:
@@ -117,6 +121,7 @@ class KeptSource:
         self.last_event_id = after
 
     async def open(self) -> KeptSource:
+        """Ask for the events behind the last one that was read."""
         self._source = await self._open_source(self.last_event_id, self._max_retries - self._num_retries)
         if self._source is None:
             self._is_over = True
@@ -147,10 +152,12 @@ class KeptSource:
         return Event(b"", DONE, None)
 
     async def finish(self) -> None:
+        """See `Source`."""
         if self._source is not None:
             await self._source.finish()
 
     def close(self) -> None:
+        """See `Source`."""
         self._is_closed = True
         self._drop()
 

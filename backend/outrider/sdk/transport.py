@@ -75,6 +75,7 @@ class Connections:
                 self._limits.discard(limit)
 
     async def close(self) -> None:
+        """Close every connection; whoever waits for one is woken."""
         self.closed.set()
         # aiohttp does not wake a reader whose session is closed, so every wait is made to run out.
         for limit in self._limits:

@@ -26,6 +26,7 @@ class TreeAttention(AttentionBackend):
         self.plan: list[Rows] = []
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
+        """Called by SGLang before each forward pass."""
         self.plan = self._planned(forward_batch)
 
     def _planned(self, forward_batch: Any) -> list[Rows]:
@@ -61,6 +62,7 @@ class TreeAttention(AttentionBackend):
         save_kv_cache: bool = True,
         **_: object,
     ) -> torch.Tensor:
+        """Called by SGLang in each layer: q, k and v [rows, heads * size] to [rows, heads * size]."""
         _check_layer(layer)
         pool = self.token_to_kv_pool
         if save_kv_cache and k is not None and v is not None:
@@ -72,6 +74,7 @@ class TreeAttention(AttentionBackend):
     forward_decode = forward_extend
 
     def support_triton(self) -> bool:
+        """Called by SGLang; there is no Triton on a CPU."""
         return False
 
 
@@ -94,6 +97,7 @@ class DraftSteps:
         self.attn_backends = [_DraftStep(runner, topk, num_steps, step) for step in range(num_steps - 1)]
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
+        """Called by SGLang before the passes of a draft."""
         for backend in self.attn_backends:
             backend.init_forward_metadata(forward_batch)
 

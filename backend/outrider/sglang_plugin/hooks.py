@@ -40,6 +40,7 @@ class Hook:
         return f"{self.target} takes no {', '.join(lacking)}" if lacking else None
 
     def put_in(self) -> None:
+        """Change SGLang at that place."""
         if self.kind == "assign":
             module, name = self.target.rsplit(".", 1)
             setattr(pkgutil.resolve_name(module), name, self.function)
@@ -90,6 +91,7 @@ class Installed:
     """Feature -> why it is not there."""
 
     def install(self, features: Sequence[Feature]) -> None:
+        """Put in what fits this version of SGLang; what does not is kept in `missing` with the reason, and logged."""
         for feature in features:
             problems = [problem for hook in feature.hooks if (problem := hook.problem()) is not None]
             if problems:

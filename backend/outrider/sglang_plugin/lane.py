@@ -23,6 +23,7 @@ def limits() -> LaneLimits:
 
 @cache
 def is_cpu() -> bool:
+    """Whether this SGLang process runs on a CPU."""
     from sglang.srt.utils.common import is_cpu as is_cpu_lane
 
     return bool(is_cpu_lane())

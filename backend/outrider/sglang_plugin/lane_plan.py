@@ -6,14 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: SGLang's algorithm -> our drafter.
-DRAFTERS: Mapping[str, str] = {
-    "NGRAM": "ngram",
-    "STANDALONE": "draft_model",
-    "EAGLE": "eagle2",
-    "NEXTN": "eagle2",
-    "EAGLE3": "eagle3",
-}
+from outrider.algorithms import DRAFTER_OF
+
 OFF = "off"
 _KEY = "outrider"
 
@@ -33,8 +27,8 @@ class LaneLimits:
         if algorithm is None:
             return cls(OFF, 0)
         if algorithm == "NGRAM":
-            return cls(DRAFTERS[algorithm], server_args.speculative_num_draft_tokens - 1)
-        return cls(DRAFTERS.get(algorithm, str(algorithm).lower()), server_args.speculative_num_steps)
+            return cls(DRAFTER_OF[algorithm], server_args.speculative_num_draft_tokens - 1)
+        return cls(DRAFTER_OF.get(algorithm, str(algorithm).lower()), server_args.speculative_num_steps)
 
     def check(self, custom_params: Mapping[str, Any] | None) -> None:
         """ValueError names the field of the plan that this lane cannot honour."""

@@ -28,15 +28,18 @@ class WantedSteps:
         self._cuda_graph_bs: list[int] | None = None
 
     def get_steps_for_batch(self, batch_size: int) -> int:
+        """Called by SGLang: the fewest steps held ready that reach what is wanted."""
         return self.candidate_steps[bisect_left(self.candidate_steps, self.wanted)]
 
     def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
         """Nothing is learnt here: the gateway's policy has decided."""
 
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
+        """Called by SGLang: batch sizes for which graphs were captured."""
         self._cuda_graph_bs = cuda_graph_bs
 
     def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
+        """Called by SGLang: the same for every number of steps."""
         return self._cuda_graph_bs
 
 

@@ -89,9 +89,11 @@ class Noise:
         return _race(key, probs, num_tokens)
 
     def accept(self, probability: float) -> bool:
+        """Whether to keep a draft: true with that probability."""
         return _unit(_mix(self._next_key())) < probability
 
     def draw(self, weights: torch.Tensor) -> int:
+        """An index, each with the probability that its weight has of their sum."""
         return _race(self._next_key(), weights, 1)[0]
 
     def _position_key(self, depth: int) -> int:

@@ -27,6 +27,7 @@ class Verified:
 
     @property
     def num_accepted(self) -> int:
+        """Drafts that were kept."""
         return len(self.path)
 
 

@@ -39,10 +39,12 @@ class SamplingLaw:
 
     @property
     def is_greedy(self) -> bool:
+        """The likeliest token, always."""
         return self.temperature == 0.0
 
     @property
     def is_filtered(self) -> bool:
+        """Whether unlikely tokens are cut off."""
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
     @property

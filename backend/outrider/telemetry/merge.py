@@ -17,6 +17,7 @@ class LabelledRegistry(CollectorRegistry):
         self._worker = str(worker)
 
     def collect(self) -> Iterable[Metric]:
+        """Every metric, its samples with the label `worker`."""
         for metric in super().collect():
             metric.samples = [one._replace(labels={**one.labels, "worker": self._worker}) for one in metric.samples]
             yield metric

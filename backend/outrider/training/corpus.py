@@ -31,6 +31,7 @@ class Text:
 
     @property
     def is_held_out(self) -> bool:
+        """Whether figures are taken on it and nothing is learnt from it."""
         return not self.is_natural and is_held_out(self.prompt)
 
     @property
@@ -40,6 +41,7 @@ class Text:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
+        """Prompt and answer."""
         return self.prompt_ids + self.answer_ids
 
 
@@ -70,6 +72,7 @@ class Corpus:
                 ) from error
 
     def append(self, text: Text) -> None:
+        """Keep a text, in memory and at the end of the file."""
         self.texts.append(text)
         self.num_tokens += len(text.token_ids)
         with self.path.open("a", encoding="utf-8") as file:

@@ -70,10 +70,12 @@ class EagleRecipe:
 
     @property
     def columns(self) -> tuple[int, ...]:
+        """See `Recipe`."""
         return (3,) if self._config.kind == "eagle" else (0, 1, 2, 3)
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
+        """See `Recipe`."""
         return self._tensors
 
     def loss(self, batch: Batch, seed: int, done: float) -> torch.Tensor:
@@ -98,6 +100,7 @@ class EagleRecipe:
         return (goal @ self._output.rows.T).softmax(dim=-1)
 
     def depths(self, batch: Batch) -> list[Depth]:
+        """See `Recipe`."""
         wanted = batch.answer.roll(-2, dims=1)
         teacher = self._output.teacher(batch.states[:, :, -1].roll(-1, dims=1)[wanted])
         return [
@@ -136,6 +139,7 @@ class EagleRecipe:
         return lambda x: F.rms_norm(x, (weight.numel(),), weight, eps)
 
     def write(self, folder: Path, note: Mapping[str, Any], scores: Scores) -> None:
+        """See `Recipe`."""
         tensors = {name: tensor.detach().cpu() for name, tensor in self._tensors.items()}
         write_head(folder, HeadCheckpoint(self._config, tensors, self._output.token_ids.cpu(), scores.ranks), note)
 

@@ -121,6 +121,7 @@ class Batch:
 
 
 def collate(chosen: Sequence[Window], device: torch.device) -> Batch:
+    """Windows of several lengths as one batch, filled up at the end; `device` is where it goes."""
     pad = torch.nn.utils.rnn.pad_sequence
     token_ids = pad([window.token_ids for window in chosen], batch_first=True)
     states = pad([window.states for window in chosen], batch_first=True)

@@ -134,6 +134,7 @@ def output_for(job: Job, engine: Engine, token_ids: torch.Tensor) -> Output:
 
 
 def recipe_for(job: Job, engine: Engine, output: Output, residual: float = 1.0) -> Recipe:
+    """What trains the kind of head that the job names."""
     if job.kind == "medusa":
         return MedusaRecipe(output, job.num_heads)
     return EagleRecipe(job.kind, engine.model.config, Weights(job.model), output, residual)

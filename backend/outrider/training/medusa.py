@@ -33,13 +33,16 @@ class MedusaRecipe:
 
     @property
     def columns(self) -> tuple[int, ...]:
+        """See `Recipe`."""
         return (3,)
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
+        """See `Recipe`."""
         return self._tensors
 
     def begin_with(self, folder: Path, target: ModelConfig) -> None:
+        """See `Recipe`."""
         copy_parameters(folder, read_medusa(folder, target).tensors, self._tensors)
 
     def prepare(self, windows: Iterable[Window]) -> None:
@@ -57,6 +60,7 @@ class MedusaRecipe:
         return total
 
     def depths(self, batch: Batch) -> list[Depth]:
+        """See `Recipe`."""
         last, found = batch.states[:, :, -1], []
         for i in range(self._num_heads):
             keep = self._keep(batch, i) & batch.answer.roll(-2 - i, dims=1)
@@ -74,6 +78,7 @@ class MedusaRecipe:
         return (states + F.silu(F.linear(states, weight, bias))) @ self._output.rows.T
 
     def write(self, folder: Path, note: Mapping[str, Any], scores: Scores) -> None:
+        """See `Recipe`."""
         tensors = {name: tensor.detach().cpu() for name, tensor in self._tensors.items()}
         # Beyond what was evaluated a head is taken to be as good as the last one that was.
         rows = [*scores.ranks, *[scores.ranks[-1]] * self._num_heads][: self._num_heads]

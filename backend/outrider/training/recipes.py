@@ -57,7 +57,8 @@ class Recipe(Protocol):
     def depths(self, batch: Batch) -> list[Depth]:
         """Predictions of answers' tokens at each depth when what was drafted before was right."""
 
-    def write(self, folder: Path, note: Mapping[str, Any], scores: Scores) -> None: ...
+    def write(self, folder: Path, note: Mapping[str, Any], scores: Scores) -> None:
+        """The head's checkpoint with `note` and its held-out figures, into the folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Scores:
 
     @property
     def agreement(self) -> tuple[float, ...]:
+        """At each depth, how often the head's first choice is the target's."""
         return tuple(row[0] for row in self.ranks)
 
     def accept_length(self, temperature: float, k: int) -> float:

@@ -32,6 +32,7 @@ class Selection:
 
     @property
     def natural(self) -> list[Text]:
+        """Those that somebody wrote, and not the model."""
         return [text for text in self.texts if text.is_natural]
 
     @property

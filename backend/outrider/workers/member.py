@@ -25,6 +25,7 @@ class LaneNews(BaseModel):
 
     @classmethod
     def of(cls, lane: Lane) -> LaneNews:
+        """What the parent tells workers of the lane."""
         return cls(url=lane.url, state=lane.state, reason=lane.reason)
 
     def apply(self, lane: Lane) -> None:
@@ -54,11 +55,13 @@ class Setup(BaseModel):
     access_log: bool = False
 
     def to_line(self) -> bytes:
+        """As one line of JSON."""
         # What was not set stays so: some sections tell a default from the same value that somebody set.
         return self.model_dump_json(exclude_unset=True).encode()
 
     @property
     def share(self) -> Share:
+        """Which part of all limits is this worker's."""
         return Share(self.index, self.count)
 
 
@@ -73,6 +76,7 @@ class Member:
     drained: frozenset[str] = frozenset()
 
     def hear(self, name: str, news: LaneNews) -> None:
+        """The parent's news of a lane: every one of that name takes them on."""
         for lane in self.lanes:
             if lane.name == name:
                 news.apply(lane)

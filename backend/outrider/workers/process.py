@@ -41,17 +41,21 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
+        """Its process id."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
+        """It has not ended."""
         return self._process.returncode is None
 
     @property
     def is_ready(self) -> bool:
+        """It has said so, and has not ended."""
         return self._ready_at_s is not None and self.is_alive
 
     def becomes_ready(self) -> None:
+        """It said that it listens; how long it stays up counts from here."""
         self._ready_at_s = time.monotonic()
 
     async def ended(self) -> tuple[int, float]:
@@ -76,5 +80,6 @@ class WorkerProcess:
             self._channel.tell(order, given)
 
     def signal(self, number: int) -> None:
+        """Send it the signal, unless it has ended."""
         with suppress(ProcessLookupError):
             self._process.send_signal(number)

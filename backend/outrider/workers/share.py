@@ -19,6 +19,7 @@ class Share:
     count: int = 1
 
     def of(self, limit: int) -> int:
+        """This worker's part of a limit; the parts of all add up to it."""
         return limit // self.count + (self.index < limit % self.count)
 
     def of_config(self, config: Config) -> Config:

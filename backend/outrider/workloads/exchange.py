@@ -35,6 +35,7 @@ class Answer:
 
     @property
     def is_outrider(self) -> bool:
+        """Whether the server says that it is one of ours."""
         return _OURS in self.headers
 
     @property

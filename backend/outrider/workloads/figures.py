@@ -17,6 +17,7 @@ Key = tuple[int, int]
 
 
 def key_of(record: Record) -> Key:
+    """By which answers of several arms are compared: one job in one round."""
     return record.round, record.number
 
 
@@ -26,6 +27,7 @@ def ttft_ms(record: Record) -> float | None:
 
 
 def latency_ms(record: Record) -> float | None:
+    """From when it was meant to be sent to its end."""
     return 1000 * (record.end_s - record.intended_s)
 
 
@@ -42,6 +44,7 @@ def tpot_ms(record: Record) -> float | None:
 
 
 def tokens_per_s(record: Record) -> float | None:
+    """Of one stream, after its first event; None where `tpot_ms` is."""
     found = tpot_ms(record)
     return None if found is None else 1000 / found
 
@@ -52,10 +55,12 @@ def tokens_per_step(record: Record) -> float | None:
 
 
 def queue_ms(record: Record) -> float | None:
+    """What the server says that it waited; None when it says nothing."""
     return None if record.queue_s is None else 1000 * record.queue_s
 
 
 def late_ms(record: Record) -> float | None:
+    """How much later it was sent than it was meant to be."""
     return 1000 * (record.sent_s - record.intended_s)
 
 

@@ -72,10 +72,12 @@ class Ledger:
         self._file.close()
 
     def job_ended(self, records: Sequence[Record]) -> None:
+        """Write down its exchanges."""
         self.records += records
         self._write(_Line(job=list(records)))
 
     def stretch_ended(self, stretch: Stretch) -> None:
+        """Write down the stretch."""
         self.stretches.append(stretch)
         self._write(_Line(stretch=stretch))
 

@@ -13,10 +13,12 @@ from outrider.workloads.tables import shown
 
 
 def section(title: str, *parts: str) -> str:
+    """A part with its heading; `parts` are HTML."""
     return f"<section>\n<h2>{escape(title)}</h2>\n" + "\n".join(parts) + "\n</section>"
 
 
 def paragraph(words: str) -> str:
+    """Words, escaped."""
     return f"<p>{escape(words)}</p>"
 
 
@@ -26,6 +28,7 @@ def warning(words: str) -> str:
 
 
 def bullets(lines: Iterable[str]) -> str:
+    """A list of words, escaped."""
     return f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in lines)}</ul>"
 
 

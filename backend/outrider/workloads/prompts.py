@@ -24,6 +24,7 @@ class Prompt(BaseModel):
 
     @property
     def messages(self) -> list[dict[str, str]]:
+        """The prompt as a conversation."""
         return [{"role": "user", "content": self.text}]
 
 

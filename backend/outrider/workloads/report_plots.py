@@ -15,6 +15,7 @@ _NUM_POINTS, _NUM_BINS, _NUM_BARS = 200, 40, 12
 
 
 def plots(result: Result) -> list[Plot]:
+    """Those that have something to show."""
     made = (_speeds, _first_tokens, _pauses, _steps, _throughput, _accepted)
     return [plot for draw in made if (plot := draw(result)).num_marks]
 

@@ -106,6 +106,7 @@ def error_rows(result: Result) -> list[Row]:
 
 
 def overall(result: Result) -> list[Cell]:
+    """One cell for each arm, over all its answers."""
     return [cell for arm in result.arms if (cell := result.cell(arm.name)) is not None]
 
 
@@ -118,6 +119,7 @@ def by_task(result: Result) -> list[Cell]:
 
 
 def p50(cell: Cell, metric: Metric) -> Figure | None:
+    """The median of a metric, with its interval; None when it was not measured."""
     found = cell.metrics.get(metric)
     return None if found is None else _figure(found.p50)
 
@@ -130,6 +132,7 @@ def _figure(found: Estimate | None) -> Figure | None:
 
 
 def temperature(cell: Cell) -> str:
+    """In words."""
     return _heat(cell.temperature)
 
 

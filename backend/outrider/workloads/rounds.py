@@ -22,6 +22,7 @@ class Rounds:
 
     @property
     def is_lengthened(self) -> bool:
+        """Whether prompts get other lengths than their own."""
         return self._suite.prompt_tokens is not None or self._suite.arrivals.kind == "trace"
 
     def dues(self, arm: str, number: int) -> list[Due]:

@@ -40,6 +40,7 @@ class JobTool(_Part):
 
     @property
     def wire(self) -> dict[str, Any]:
+        """The tool as OpenAI's clients send it."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
@@ -107,6 +108,7 @@ class Suite(_Part):
 
     @property
     def num_requests(self) -> int:
+        """Of one arm in one round."""
         return self.requests or len(self.jobs)
 
     @property
@@ -157,6 +159,7 @@ class HumanEval(BaseModel):
     prompt: Annotated[str, Field(min_length=1)]
 
     def job(self) -> Job:
+        """The problem as a job of ours."""
         text = f"Complete this Python function and return all of it:\n\n```python\n{self.prompt.rstrip()}\n```"
         return Job(name=self.task_id, task="code", temperature=0, max_tokens=_FILE_TOKENS["human-eval"], text=text)
 

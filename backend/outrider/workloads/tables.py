@@ -16,6 +16,7 @@ class Figure(NamedTuple):
 
     @property
     def interval(self) -> str:
+        """`low–high`; empty when it is not known."""
         return "" if self.low is None or self.high is None else f"{shown(self.low)}–{shown(self.high)}"
 
 
@@ -55,6 +56,7 @@ def markdown_text(words: str) -> str:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
+    """Figures are aligned to the right."""
     names = columns(rows)
     cells = [names, *([shown(row.get(name)) for name in names] for row in rows)]
     lines = ["| " + " | ".join(map(markdown_text, found)) + " |" for found in cells]

@@ -39,6 +39,7 @@ class Target:
 
 
 def stream_body(model: str, counts_tokens: bool) -> dict[str, Any]:
+    """What every streamed request says, beside its own."""
     options = {"include_usage": True} | ({"continuous_usage_stats": True} if counts_tokens else {})
     return {"model": model, "stream": True, "stream_options": options}
 

@@ -27,10 +27,12 @@ class Seen:
 
     @property
     def lag_p99_ms(self) -> float:
+        """Of the client's event loop."""
         return 1000 * _p99(self.lag_s)
 
     @property
     def late_p99_ms(self) -> float:
+        """Of requests that were sent later than meant."""
         return 1000 * _p99(self.late_s)
 
 

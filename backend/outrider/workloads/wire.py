@@ -53,13 +53,16 @@ class Wire(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(exc or ConnectionResetError("the server closed the connection"))
 
     def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
         now_s = time.monotonic()
         self._buffer += data
         if not self._body_at and not self._read_head():

@@ -44,6 +44,7 @@ class Aim:
 
 
 def aims(results: Results) -> list[Aim]:
+    """What the run was to show, with the figures that it found."""
     samples = Samples(results.samples)
     step = results.anatomy
     reads = None if step is None else step.step_s / step.read_s
@@ -101,14 +102,17 @@ def _over_fastest(samples: Samples, ours: Setting, others: Sequence[str]) -> flo
 
 
 def at_least(aim: str, figure: float | None, wanted: float, by: str = "") -> Aim:
+    """An aim that is met from `wanted` on; neither met nor missed where there is no figure."""
     return Aim(aim, f">= {wanted:g}", figure, None if figure is None else figure >= wanted, by)
 
 
 def at_most(aim: str, figure: float | None, wanted: float) -> Aim:
+    """An aim that is met up to `wanted`; neither met nor missed where there is no figure."""
     return Aim(aim, f"<= {wanted:g}", figure, None if figure is None else figure <= wanted)
 
 
 def aim_rows(found: Sequence[Aim]) -> list[Row]:
+    """A row for each aim, for tables and JSON."""
     words = {True: "met", False: "MISSED", None: "not measured"}
     rows = [
         {

@@ -41,6 +41,7 @@ class Answer(_Part):
 
     @property
     def setting(self) -> Setting:
+        """The drafter and k that wrote it."""
         return Setting(self.drafter, self.k)
 
     @property
@@ -76,6 +77,7 @@ class Grid(BaseModel):
 
 
 def answer_of(sample: Sample) -> Answer:
+    """What is kept of an answer, without its text."""
     case, stats = sample.case, sample.stats
     return Answer(
         task=case.group, prompt=case.name, temperature=case.temperature, drafter=sample.setting.arm,
@@ -137,6 +139,7 @@ class Cells:
         self.settings = [s for s in map(parse, grid.plan.settings) if s in found and s != SETTING_OFF]
 
     def of(self, row: tuple[str, float], setting: Setting) -> list[Answer]:
+        """Answers of a row (task, temperature) under a setting; none when it was not measured."""
         return self._answers.get((*row, setting), [])
 
     def accept_length(self, row: tuple[str, float], setting: Setting) -> float | None:
@@ -145,6 +148,7 @@ class Cells:
         return 1 + sum(a.num_accepted for a in self.of(row, setting)) / num_steps if num_steps else None
 
     def num_steps(self, row: tuple[str, float], setting: Setting) -> int:
+        """Steps that verified drafts, over the answers of the cell."""
         return sum(sum(a.histogram) for a in self.of(row, setting))
 
     def accept_rate(self, row: tuple[str, float], setting: Setting) -> float | None:

@@ -40,6 +40,7 @@ def grid_rows(grid: Grid) -> list[Row]:
 
 
 def grid_plots(grid: Grid) -> list[Plot]:
+    """Heat maps of accept length and speed over tasks and temperatures."""
     cells = Cells(grid)
     columns = [str(setting) for setting in cells.settings]
     accept = Labels(

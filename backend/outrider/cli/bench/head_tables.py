@@ -77,6 +77,7 @@ def _temperatures(samples: Samples) -> list[float]:
 
 
 def at_temperature(samples: Samples, temperature: float) -> Samples:
+    """Those at exactly that temperature."""
     return Samples([sample for sample in samples.all if sample.case.temperature == temperature])
 
 

@@ -20,6 +20,7 @@ ASSISTED = ("hf_assisted", "hf_early_exit", "hf_draft_model")
 
 
 def is_installed() -> bool:
+    """Whether transformers can be imported; it is not loaded for that."""
     return find_spec("transformers") is not None
 
 
@@ -54,9 +55,11 @@ class HuggingFaceArm:
 
     @property
     def arms(self) -> list[str]:
+        """Names of its ways to generate."""
         return list(self._options)
 
     def run(self, case: Case, prompt_ids: tuple[int, ...], setting: Setting) -> Sample:
+        """Answer the case, timed; `setting` names one of `arms`."""
         input_ids = self._torch.tensor([prompt_ids])
         inputs = {"input_ids": input_ids, "attention_mask": self._torch.ones_like(input_ids)}
         sampling: Mapping[str, Any] = {"do_sample": False}

@@ -18,6 +18,7 @@ _MARGIN = 512
 
 
 def is_installed() -> bool:
+    """Whether llama-cpp-python can be imported; it is not loaded for that."""
     return find_spec("llama_cpp") is not None
 
 

@@ -74,6 +74,7 @@ class Clock:
         return (time.monotonic() - self._start_s) / (60.0 * self.minutes)
 
     def show(self, what: str) -> None:
+        """Tell what is being done, and how much of the time is spent."""
         self._progress(what, min(self.share, 1.0))
 
 

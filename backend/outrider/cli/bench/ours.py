@@ -29,6 +29,7 @@ BATCH_STEPS, BATCH_TOKENS = 32, 512
 
 
 def plan_of(setting: Setting) -> Plan:
+    """The plan that a setting stands for; k = 0 is none."""
     return Plan(setting.arm, setting.k) if setting.k else PLAN_OFF
 
 

@@ -42,6 +42,7 @@ def parts(results: Results) -> dict[str, list[Row]]:
 
 
 def as_json(results: Results, conditions: Mapping[str, object]) -> Row:
+    """All that was measured, down to each answer."""
     samples = Samples(results.samples)
     return {
         "conditions": conditions,
@@ -53,6 +54,7 @@ def as_json(results: Results, conditions: Mapping[str, object]) -> Row:
 
 
 def step_rows(results: Results) -> list[Row]:
+    """One row: where the time of a plain step goes; none when that was not measured."""
     step = results.anatomy
     if step is None:
         return []
@@ -71,6 +73,7 @@ def step_rows(results: Results) -> list[Row]:
 
 
 def operator_rows(results: Results) -> list[Row]:
+    """The operators that take most of a step, in milliseconds."""
     top = [] if results.anatomy is None else results.anatomy.top
     return [{"operator": name, "ms": seconds * 1e3} for name, seconds in top]
 
@@ -111,6 +114,7 @@ def group_rows(samples: Samples) -> list[Row]:
 
 
 def drafter_rows(samples: Samples) -> list[Row]:
+    """A row for each drafter and k, over all cases."""
     rows: list[Row] = []
     for setting in samples.settings:
         if setting.arm not in DRAFTERS:

@@ -21,6 +21,7 @@ class Pairs:
     """Part elsewhere."""
 
     def add(self, one: Request, plain: Request) -> None:
+        """Compare two answers to one case, as far as both have tokens."""
         if not one.token_ids or not plain.token_ids:
             return
         self.num += 1

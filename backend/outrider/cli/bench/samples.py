@@ -23,6 +23,7 @@ class Case:
 
     @property
     def messages(self) -> list[dict[str, str]]:
+        """The case as a conversation."""
         return [{"role": "user", "content": self.text}]
 
 
@@ -59,6 +60,7 @@ class Sample:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens of the answer."""
         return len(self.token_ids)
 
     def decode(self, num_tokens: int | None = None) -> tuple[int, float] | None:
@@ -78,6 +80,7 @@ class Sample:
         return None if decoded is None else decoded[0] / decoded[1]
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON, with the speed in tokens per second."""
         data = asdict(self) | self.setting._asdict() | {"case": self.case.name, "tokens_per_s": self.speed()}
         del data["setting"]
         return data
@@ -125,14 +128,17 @@ class Samples:
 
     @property
     def cases(self) -> list[Case]:
+        """In the order in which they were first answered."""
         return list(self._by_case)
 
     @property
     def groups(self) -> list[str]:
+        """Groups of the cases, in the same order."""
         return list(dict.fromkeys(case.group for case in self._by_case))
 
     @property
     def settings(self) -> list[Setting]:
+        """Settings that answered anything, in the same order."""
         return list(dict.fromkeys(sample.setting for sample in self.all))
 
     def of(self, setting: Setting) -> list[Sample]:
@@ -140,6 +146,7 @@ class Samples:
         return [sample for sample in self.all if sample.setting == setting]
 
     def in_groups(self, groups: Sequence[str]) -> Samples:
+        """Those of cases in the groups."""
         return Samples([sample for sample in self.all if sample.case.group in groups])
 
     def beside(self, setting: Setting, other: Setting) -> list[tuple[Sample, Sample]]:

@@ -32,6 +32,7 @@ def show(
 
 
 def as_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """For the terminal; columns are all keys of the rows."""
     from rich.table import Table
 
     names = columns(rows)

@@ -37,6 +37,7 @@ class Request:
     last_s: float = 0.0
 
     def take(self, output: Output, now_s: float) -> None:
+        """Take in what a step gave it, at that time."""
         if not self.token_ids:
             self.first_s = now_s
         self.last_s = now_s
@@ -45,6 +46,7 @@ class Request:
         self.stats = output.stats
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON, without the text."""
         return {
             "case": self.case.name,
             **self.plan.to_wire(),
@@ -57,6 +59,7 @@ class Request:
 
     @property
     def feedback(self) -> Feedback:
+        """What the policy learns of it once it has ended."""
         return Feedback(self.stats, len(self.token_ids), self.last_s - self.first_s)
 
 
@@ -76,9 +79,11 @@ class Stretch:
 
     @property
     def tokens_per_s(self) -> float:
+        """Tokens of all requests over the seconds of the stretch."""
         return self.num_tokens / self.seconds
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON, with its requests."""
         cell = self.turn.cell
         return {
             **self.setting._asdict(),

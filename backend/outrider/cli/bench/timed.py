@@ -23,18 +23,22 @@ class TimedDrafter:
         self.seconds = 0.0
 
     def observe(self, token_id: int) -> None:
+        """Handed on; not timed."""
         self._inner.observe(token_id)
 
     def observe_features(self, start: int, features: Any) -> None:
+        """Handed on; not timed."""
         self._inner.observe_features(start, features)
 
     def propose(self, k: int) -> Proposal:
+        """Handed on, and its seconds added."""
         start_s = time.perf_counter()
         proposal: Proposal = self._inner.propose(k)
         self.seconds += time.perf_counter() - start_s
         return proposal
 
     def free(self) -> None:
+        """Handed on; not timed."""
         self._inner.free()
 
 

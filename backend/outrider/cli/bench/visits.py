@@ -42,6 +42,7 @@ class Visit:
 
 
 def settings_of(drafters: Sequence[str]) -> list[Setting]:
+    """Every k at which these drafters are measured."""
     return [Setting(drafter, k) for drafter in drafters for k in KS[drafter]]
 
 
@@ -73,6 +74,7 @@ class Tiers:
 
     @property
     def all(self) -> list[Setting]:
+        """Of every tier, the light ones first."""
         return [*self.light, *self.heavy, *self.slow]
 
 

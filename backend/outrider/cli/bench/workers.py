@@ -56,10 +56,12 @@ class Seen:
 
     @property
     def per_second(self) -> float:
+        """Requests done per second."""
         return self.num_done / self.seconds
 
     @property
     def gateway_per_request_s(self) -> float:
+        """Seconds of processor time that a request takes in the gateway."""
         return self.gateway_s / self.num_done
 
 

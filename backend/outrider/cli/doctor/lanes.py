@@ -18,6 +18,7 @@ _PORT = 30000
 
 
 async def checks(config: Config, seconds: float) -> list[Check]:
+    """The store and every lane; each wait for an answer is at most `seconds`."""
     found: list[Check] = [await _store(config)]
     for section in config.lanes:
         if isinstance(section, LaneSection):

@@ -22,6 +22,7 @@ _NO_BYTES = 100 << 20
 
 
 def checks(config: Config) -> Iterator[Check]:
+    """What can be known of the configuration without asking any server."""
     yield _keys(config)
     yield _policies(config)
     yield _port(config.server)

@@ -64,6 +64,7 @@ def placement_for(config: ModelConfig) -> Placement:
 
 
 def sdpa_on(config: ModelConfig, placement: Placement) -> Attention:
+    """PyTorch's own attention, on any device."""
     table = rotation_table(config).to(placement.device)
     return Attention(placement, lambda segments: SdpaAttention(config, segments, table))
 

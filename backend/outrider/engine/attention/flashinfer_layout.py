@@ -79,6 +79,7 @@ class PageTable:
     """[B]"""
 
     def to(self, device: torch.device) -> PageTable:
+        """The same on another device."""
         return PageTable(
             *(t.to(device) for t in (self.qo_indptr, self.kv_indptr, self.kv_indices, self.last_page_len))
         )
@@ -176,6 +177,7 @@ def unpack_masks(packed: torch.Tensor, byte_indptr: torch.Tensor, indptr: torch.
 
 
 def kernel_for(rows: PagedRows) -> Kernel:
+    """The kernel that these rows need: one row, a chain of drafts, or a tree."""
     if rows.count == 1:
         return Kernel.DECODE
     return Kernel.CAUSAL if rows.is_chain else Kernel.TREE

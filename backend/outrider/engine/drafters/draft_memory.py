@@ -13,12 +13,19 @@ class DraftingModel(Protocol):
     """What keeps a cache while it drafts."""
 
     @property
-    def config(self) -> ModelConfig: ...
+    def config(self) -> ModelConfig:
+        """Shapes of the model."""
+
     @property
-    def placement(self) -> Placement: ...
+    def placement(self) -> Placement:
+        """Where its weights lie, and its caches must."""
+
     @property
-    def cache_bytes_per_token(self) -> int: ...
-    def new_cache(self, num_positions: int) -> SequenceCache: ...
+    def cache_bytes_per_token(self) -> int:
+        """What one position takes in all layers."""
+
+    def new_cache(self, num_positions: int) -> SequenceCache:
+        """For one sequence."""
 
 
 class DraftMemory:
@@ -41,10 +48,12 @@ class DraftMemory:
 
     @property
     def reserved_bytes(self) -> int:
+        """Bytes of the positions that are taken."""
         return self.num_reserved * self.bytes_per_token
 
     @property
     def max_bytes(self) -> int:
+        """Bytes of the positions that may be taken."""
         return self.max_positions * self.bytes_per_token
 
     def take(self, num_positions: int) -> SequenceCache | None:

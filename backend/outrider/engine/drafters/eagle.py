@@ -72,9 +72,11 @@ class EagleDrafter:
         """[1, hidden]: the state after the last pair that was read."""
 
     def observe(self, token_id: int) -> None:
+        """See `Drafter`."""
         self._tokens.append(token_id)
 
     def observe_features(self, start: int, features: torch.Tensor) -> None:
+        """See `FeatureDrafter`; kept until the next proposal reads them."""
         end = self._end
         if self._pending is None or start > end:
             self._first, self._num_read, self._pending = start, 0, features
@@ -88,6 +90,7 @@ class EagleDrafter:
         return self._first + self._num_read + num_pending
 
     def propose(self, k: int) -> Proposal:
+        """A chain or a tree of the head's; nothing while features are missing or memory is short."""
         k = min(k, self._memory.context_length - len(self._tokens))
         if k < 1 or self._end != len(self._tokens) - 1:
             return NO_DRAFT
@@ -102,6 +105,7 @@ class EagleDrafter:
         return self._dynamic_tree(cache, k) if self._settings.shape == "dynamic" else self._static_tree(cache, k)
 
     def free(self) -> None:
+        """Gives back the head's cache."""
         if self._cache is not None:
             self._memory.give_back(self._cache)
             self._cache = None

@@ -53,6 +53,7 @@ class EagleHead:
         return 2 * self.placement.dtype.itemsize * self.config.num_kv_heads * self.config.head_dim
 
     def new_cache(self, num_positions: int) -> SequenceCache:
+        """For one sequence."""
         return SequenceCache(self.config, num_positions, placement=self.placement)
 
     @torch.inference_mode()

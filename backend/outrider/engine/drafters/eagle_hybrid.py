@@ -33,6 +33,7 @@ class HybridDrafter:
         """Tokens committed since the head's last proposal; None when that was none of its."""
 
     def observe(self, token_id: int) -> None:
+        """Both parts see the token; what a proposal of the head brought is counted."""
         self._head.observe(token_id)
         self._own.append(token_id)
         self._tail.append(token_id)
@@ -41,6 +42,7 @@ class HybridDrafter:
             self._num_observed += 1
 
     def observe_features(self, start: int, features: torch.Tensor) -> None:
+        """See `FeatureDrafter`; the head's."""
         self._head.observe_features(start, features)
 
     @property
@@ -49,6 +51,7 @@ class HybridDrafter:
         return self._gain
 
     def propose(self, k: int) -> Proposal:
+        """The text's own repetition where that promises more than the head brought of late, else the head's."""
         if self._num_observed:
             self._gain += STEP_WEIGHT * (self._num_observed - 1 - self._gain)
         found = best_growth((self._own,), self._tail, k)
@@ -61,4 +64,5 @@ class HybridDrafter:
         return proposal
 
     def free(self) -> None:
+        """See `Drafter`."""
         self._head.free()

@@ -99,6 +99,7 @@ class EagleNet:
         return features if self.input_norm is None else self.fuse(features)
 
     def step(self, embedded: torch.Tensor, states: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """One pass of the head: embedded tokens and states [n, hidden] to new states [n, hidden]."""
         if self.input_norm is None or self.hidden_norm is None:
             residual = mixed = self.fuse(torch.cat([embedded, states], dim=-1))
         else:

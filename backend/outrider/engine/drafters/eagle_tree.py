@@ -119,5 +119,6 @@ def best_shape(accuracy: Sequence[Sequence[float]], k: int) -> list[Ranks]:
 
 
 def parents_of(paths: Sequence[Ranks]) -> list[int]:
+    """Of each node the place of its parent; -1 for children of the root."""
     place = {path: i for i, path in enumerate(paths)}
     return [place[path[:-1]] if len(path) > 1 else -1 for path in paths]

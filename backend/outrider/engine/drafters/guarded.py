@@ -32,22 +32,26 @@ class GuardedDrafter:
         return self._inner.points if isinstance(self._inner, FeatureDrafter) else ()
 
     def observe_features(self, start: int, features: torch.Tensor) -> None:
+        """See `FeatureDrafter`; nothing where the drafter reads no states."""
         inner = self._inner
         if isinstance(inner, FeatureDrafter):
             self._guard(lambda: inner.observe_features(start, features), None)
 
     def observe(self, token_id: int) -> None:
+        """See `Drafter`."""
         inner = self._inner
         if inner is not None:
             self._guard(lambda: inner.observe(token_id), None)
 
     def propose(self, k: int) -> Proposal:
+        """See `Drafter`; nothing from one that has failed, and nothing that breaks the protocol."""
         inner = self._inner
         if inner is None or k < 1:
             return NO_DRAFT
         return self._guard(lambda: self._checked(inner.propose(k), k), NO_DRAFT)
 
     def free(self) -> None:
+        """See `Drafter`."""
         inner, self._inner = self._inner, None
         if inner is not None:
             self._guard(inner.free, None)

@@ -86,6 +86,7 @@ def default_set(num_layers: int) -> LayerSet:
 
 
 def write_layer_set(path: Path, layers: LayerSet) -> None:
+    """As JSON, which `read_layer_set` reads."""
     path.write_text(layers.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 

@@ -38,6 +38,7 @@ class MedusaCheckpoint:
 
     @property
     def num_heads(self) -> int:
+        """One drafts the first token, the next one the second, ..."""
         return len(self.accuracy)
 
 
@@ -120,13 +121,16 @@ class MedusaDrafter:
         """The first position without a state."""
 
     def observe(self, token_id: int) -> None:
+        """See `Drafter`."""
         self._num_tokens += 1
 
     def observe_features(self, start: int, features: torch.Tensor) -> None:
+        """See `FeatureDrafter`; only the last position's state is read."""
         if start + features.shape[0] > self._end:
             self._feature, self._end = features[-1:], start + features.shape[0]
 
     def propose(self, k: int) -> Proposal:
+        """A chain where the law is drawn from or trees are off, else a tree; nothing while the state is missing."""
         if self._feature is None or self._end != self._num_tokens - 1:
             return NO_DRAFT
         is_drawn = self._law.temperature >= DRAWN_FROM
@@ -136,6 +140,7 @@ class MedusaDrafter:
         return self._tree(k)
 
     def free(self) -> None:
+        """See `Drafter`."""
         self._feature = None
 
     def _tokens(self, draft_ids: torch.Tensor) -> tuple[int, ...]:

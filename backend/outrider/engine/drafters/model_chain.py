@@ -54,9 +54,11 @@ class ModelChainDrafter:
         self._drafted_at = 0
 
     def observe(self, token_id: int) -> None:
+        """See `Drafter`; read at the next proposal."""
         self._tokens.append(token_id)
 
     def propose(self, k: int) -> Proposal:
+        """A chain of the draft model; nothing when the text outgrew its context or memory is short."""
         k = min(k, self._max_tokens - len(self._tokens))
         if k < 1:  # the text has outgrown the draft model's context
             return NO_DRAFT
@@ -72,6 +74,7 @@ class ModelChainDrafter:
         return self._chain(cache, pending, k)
 
     def free(self) -> None:
+        """Gives back the draft model's cache."""
         if self._cache is not None:
             self._memory.give_back(self._cache)
             self._cache = None

@@ -31,11 +31,13 @@ class NgramDrafter:
             self.observe(token_id)
 
     def observe(self, token_id: int) -> None:
+        """See `Drafter`."""
         if self._tokens:
             self._ends.setdefault((self._tokens[-1], token_id), []).append(len(self._tokens) + 1)
         self._tokens.append(token_id)
 
     def propose(self, k: int) -> PointMass:
+        """What followed the longest earlier match of the text's end."""
         tokens = self._tokens
         if k < 1 or len(tokens) <= MIN_MATCH:
             return NO_DRAFT

@@ -38,6 +38,7 @@ class PredictionDrafter:
             self._ends.setdefault(token_id, []).append(index + 1)
 
     def observe(self, token_id: int) -> None:
+        """Follows the prediction, or looks for where the answer takes it up again."""
         self._answer.append(token_id)
         is_followed = self._num_misses < 2 and self._at < len(self._prediction)
         if is_followed and self._prediction[self._at] == token_id:
@@ -53,6 +54,7 @@ class PredictionDrafter:
             self._at = min(self._at + 1, len(self._prediction))
 
     def propose(self, k: int) -> PointMass:
+        """The prediction from where the answer stands; nothing once it has left it."""
         if self._num_misses > 1:
             return NO_DRAFT
         return PointMass(tuple(self._prediction[self._at : self._at + k]))

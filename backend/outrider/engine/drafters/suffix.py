@@ -36,6 +36,7 @@ class SuffixStore:
 
     @property
     def num_tokens(self) -> int:
+        """Of all answers that are kept."""
         return sum(answers.num_tokens for answers in self._by_key.values())
 
     def automata(self, key: str) -> tuple[SuffixAutomaton, ...]:
@@ -71,6 +72,7 @@ class SuffixDrafter:
         self._answer: list[int] = []
 
     def observe(self, token_id: int) -> None:
+        """See `Drafter`."""
         self._own.append(token_id)
         self._answer.append(token_id)
         self._tail.append(token_id)
@@ -84,5 +86,6 @@ class SuffixDrafter:
         return chain if best.parents == chain.parents else TopKTree(best.token_ids, best.parents)
 
     def free(self) -> None:
+        """The answer is kept for later ones of the same key."""
         if self._key and self._answer:
             self._store.add(self._key, self._answer)

@@ -9,6 +9,7 @@ from outrider.errors import InvalidRequest
 
 
 def refused(name: str, why: str = "is not carried by this route") -> InvalidRequest:
+    """For a field that cannot be translated, by its name."""
     return InvalidRequest(f"{name}: {why}", param=name)
 
 

@@ -77,6 +77,7 @@ class MessagesAnswer:
     _usage: Mapping[str, Any] = field(default_factory=dict)
 
     def begin(self) -> list[Event]:
+        """The first event: the message, empty."""
         message = self.snapshot() | dict.fromkeys(_END)
         return [{"type": "message_start", "message": message}]
 

@@ -27,11 +27,14 @@ Keep = Callable[[bytes], Awaitable[bool]]
 class Answer(Protocol):
     """A route's answer as it grows."""
 
-    def begin(self) -> list[dict[str, Any]]: ...
+    def begin(self) -> list[dict[str, Any]]:
+        """The first events."""
 
-    def feed(self, delta: Delta) -> list[dict[str, Any]]: ...
+    def feed(self, delta: Delta) -> list[dict[str, Any]]:
+        """Events of what came."""
 
-    def complete(self) -> list[dict[str, Any]]: ...
+    def complete(self) -> list[dict[str, Any]]:
+        """Events that close what is open."""
 
     async def end(self) -> list[dict[str, Any]]:
         """The last events, after what needs waiting."""
@@ -39,7 +42,8 @@ class Answer(Protocol):
     def whole(self) -> dict[str, Any]:
         """After `end`."""
 
-    def error_event(self, error: APIError) -> bytes: ...
+    def error_event(self, error: APIError) -> bytes:
+        """The error as the route's own event."""
 
 
 class Messages:
@@ -50,9 +54,11 @@ class Messages:
         self.begin, self.feed, self.complete, self.whole = inner.begin, inner.feed, inner.complete, inner.snapshot
 
     async def end(self) -> list[dict[str, Any]]:
+        """See `Answer`."""
         return self._inner.last()
 
     def error_event(self, error: APIError) -> bytes:
+        """See `Answer`."""
         return dialect_of(MESSAGES).error_event(error)
 
 
@@ -66,18 +72,22 @@ class Responses:
         self.feed, self.complete = inner.feed, inner.complete
 
     def begin(self) -> list[dict[str, Any]]:
+        """See `Answer`."""
         return self._inner.begin(self._keep is not None)
 
     async def end(self) -> list[dict[str, Any]]:
+        """See `Answer`; stored before it is told, which the last event says."""
         if self._keep is not None:
             self._is_stored = True  # as the stored one says of itself
             self._is_stored = await self._keep(orjson.dumps(self.whole()))
         return [self._inner.last(self._is_stored)]
 
     def whole(self) -> dict[str, Any]:
+        """See `Answer`."""
         return self._inner.snapshot(self._inner.status, is_stored=self._is_stored)
 
     def error_event(self, error: APIError) -> bytes:
+        """See `Answer`."""
         return encoded(self._inner.error(error.to_wire()["error"]))
 
 
@@ -96,6 +106,7 @@ class TranslatedRelay:
 
     @property
     def failure(self) -> APIError | None:
+        """See `Relay`."""
         return self._inner.failure
 
     @property
@@ -104,12 +115,15 @@ class TranslatedRelay:
         return orjson.dumps(self._answer.whole() | self._ours) if self.is_over else None
 
     def feed(self, events: Iterable[Event]) -> bytes:
+        """See `Relay`."""
         return self._told(self._inner.feed(events))
 
     def end(self) -> bytes:
+        """See `Relay`."""
         return self._told(self._inner.end())
 
     def fail(self, error: APIError) -> bytes:
+        """See `Relay`."""
         return self._told(self._inner.fail(error))
 
     async def settle(self) -> bytes:
@@ -122,6 +136,7 @@ class TranslatedRelay:
         return b"".join(map(encoded, last))
 
     def error_event(self, error: APIError) -> bytes:
+        """See `Relay`."""
         return self._answer.error_event(error)
 
     def _told(self, raw: bytes) -> bytes:

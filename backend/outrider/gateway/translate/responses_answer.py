@@ -68,6 +68,7 @@ class ResponsesAnswer:
         self._number = 0
 
     def begin(self, is_stored: bool) -> list[Event]:
+        """The first events: the response, empty."""
         response = self.snapshot("in_progress", is_stored=is_stored)
         return [self._event("response.created", response=response), self._event("response.in_progress",
                 response=response)]  # fmt: skip
@@ -104,6 +105,7 @@ class ResponsesAnswer:
 
     @property
     def status(self) -> str:
+        """Of the whole, as OpenAI names it."""
         return "incomplete" if self._finish in _CUT else "completed"
 
     def error(self, fields: Mapping[str, Any]) -> Event:

@@ -64,6 +64,7 @@ class InertModule(ModuleType):
         return _make(self.__name__, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As a decorator, with or without arguments: the function stays as it is."""
         if len(args) == 1 and callable(args[0]) and not kwargs:
             return args[0]
         return lambda function: function
