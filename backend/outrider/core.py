@@ -206,10 +206,7 @@ class DrafterAbility:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneAbility:
-    """What a lane can do, as long as it runs.
-
-    Keep one object per lane, and give lanes of one make the same `drafters` and `cost`: decisions remember by these.
-    """
+    """What a lane can do. One object each; lanes of a make share `drafters` and `cost`: decisions remember by these."""
 
     name: str
     drafters: tuple[DrafterAbility, ...]
@@ -233,10 +230,8 @@ class LaneAbility:
     ) -> LaneAbility:
         """An engine of ours with the drafters that it always has or those given; it honours any plan exactly."""
         ks = tuple(range(1, MAX_K + 1))
-        abilities = tuple(
-            DrafterAbility(d, ks, is_sampled=d in DRAWN_DRAFTERS, depth=TREE_DEPTHS.get(d, MAX_K)) for d in drafters
-        )
-        return cls(name, abilities, max_running=max_running, cost=cost or SMALL_CPU)
+        found = [DrafterAbility(d, ks, d in DRAWN_DRAFTERS, depth=TREE_DEPTHS.get(d, MAX_K)) for d in drafters]
+        return cls(name, tuple(found), max_running=max_running, cost=cost or SMALL_CPU)
 
 
 @dataclass(frozen=True, slots=True)

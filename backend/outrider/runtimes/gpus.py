@@ -20,10 +20,17 @@ class Nvml(Protocol):
 
     NVMLError: type[Exception]
 
-    def nvmlDeviceGetCount(self) -> int: ...
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...
-    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any: ...
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
+    def nvmlDeviceGetCount(self) -> int:
+        """GPUs of this machine."""
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
+        """What the next two ask about."""
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
+        """With `gpu`, in percent."""
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
+        """With `used` and `total`, in bytes."""
 
 
 def read_gpus(indices: Sequence[int]) -> tuple[GpuLoad, ...] | None:
