@@ -206,7 +206,7 @@ class DrafterAbility:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneAbility:
-    """What a lane can do. One object each; lanes of a make share `drafters` and `cost`: decisions remember by these."""
+    """What a lane can do. Lanes of one make share `drafters` and `cost`: decisions remember by these objects."""
 
     name: str
     drafters: tuple[DrafterAbility, ...]
