@@ -10,6 +10,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from markov import VOCAB
+from outrider.engine.drafters.sources import DraftOptions
+from random_heads import write_random_heads
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +28,11 @@ def attentive_folder(toy_folder: Path, tmp_path_factory: pytest.TempPathFactory)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(toy_folder / name, folder / name)
     return folder
+
+
+@pytest.fixture(scope="session")
+def toy_heads(toy_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> DraftOptions:
+    """Random heads of every kind for the toy, which draft its four tokens."""
+    folder = tmp_path_factory.mktemp("toy-heads")
+    write_random_heads(folder, toy_folder, range(4))
+    return DraftOptions(eagle=(folder / "eagle", folder / "eagle3"), medusa=folder / "medusa")

@@ -1,18 +1,15 @@
-"""EAGLE and Medusa drafting in the engine: what is proposed depends on the text alone, and laws stay the target's."""
+"""EAGLE and Medusa drafting: what is proposed depends on the text alone, and a hybrid looks up first."""
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+import weakref
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from scipy import stats
 
-from markov import chain_law
 from outrider.engine.attention import Segment
 from outrider.engine.drafters import FeatureDrafter
 from outrider.engine.drafters.draft_memory import DraftMemory
@@ -132,6 +129,20 @@ def test_a_long_text_is_read_in_parts_and_again(folder: Path, target: LlamaModel
     assert drafter.propose(4) == PointMass(()), "a state is missing"
 
 
+def test_what_has_outgrown_the_head_keeps_no_states(folder: Path, target: LlamaModel) -> None:
+    """A text longer than the head's context is not drafted, and the states of it that were shown are let go."""
+    head = EagleHead(folder / "eagle", target)
+    text = text_of(head.config.context_length + 4)
+    drafter = EagleDrafter(head, DraftMemory(head, 2000), request(text[:-1]), EagleSettings())
+    features = torch.zeros(len(text) - 1, target.config.hidden_size)
+    states = weakref.ref(features)
+    drafter.observe_features(0, features)
+    drafter.observe(text[-1])
+    assert drafter.propose(4) == PointMass(())
+    del features
+    assert states() is None
+
+
 @pytest.mark.parametrize("kind", ["eagle", "eagle3"])
 def test_a_cached_beginning_has_no_states(folder: Path, target: LlamaModel, kind: str) -> None:
     """The head then drafts from what follows it."""
@@ -162,61 +173,9 @@ def test_the_first_draft_follows_from_the_weights(folder: Path, target: LlamaMod
     assert isinstance(found, TopKTree) and len(found) == 8 and set(expected[:1]) <= set(found.token_ids)
 
 
-def joint_law_p(engine: Engine, chain: np.ndarray, drafter: str, temperature: float) -> tuple[float, float]:
-    """p-value of a G-test of two successive tokens, and drafts accepted a step; no request has a seed."""
-    num_samples, counts, accepted, steps = 400, Counter[tuple[int, ...]](), 0, 0
-    for seed in range(num_samples):
-        law = SamplingLaw(temperature)
-        engine.add(GenerateRequest(str(seed), PROMPT, law, 4, Plan(drafter, 4), seed, is_seeded=False))
-    tokens: dict[str, tuple[int, ...]] = {}
-    while engine.has_work:
-        for output in engine.step():
-            tokens[output.rid] = tokens.get(output.rid, ()) + output.token_ids
-            assert output.num_drafter_failures == 0
-            if output.stats is not None:
-                accepted += output.stats.num_accepted
-                steps += output.stats.num_verify_steps
-    counts.update(answer[1:3] for answer in tokens.values())
-    law_at = chain_law(chain, temperature)
-    cells = list(itertools.product(range(4), repeat=2))
-    start = law_at[PROMPT[-1], :4]
-    expected = [float(start @ law_at[:4, a]) * law_at[a, b] * num_samples for a, b in cells]
-    observed = [counts[cell] for cell in cells]
-    assert sum(observed) == num_samples
-    test = stats.power_divergence(observed, expected, lambda_="log-likelihood")
-    return float(test.pvalue), accepted / steps
-
-
 ROOMY = EngineLimits(
     max_running=64, max_total_tokens=8192, context_length=128, max_prefill_rows=2048, max_step_rows=4096
 )
-
-
-@pytest.fixture(scope="module")
-def toy_heads(toy_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> DraftOptions:
-    folder = tmp_path_factory.mktemp("toy-heads")
-    write_random_heads(folder, toy_folder, range(4))
-    return DraftOptions(eagle=(folder / "eagle", folder / "eagle3"), medusa=folder / "medusa")
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.2], ids=["tree", "drawn"])
-@pytest.mark.parametrize("drafter", ["eagle2", "eagle3", "medusa"])
-def test_the_joint_law_of_tokens(
-    toy_folder: Path, toy_heads: DraftOptions, chain: np.ndarray, drafter: str, temperature: float
-) -> None:
-    """Trees below a temperature, drawn chains from it on: the target's law, with drafts accepted and rejected."""
-    engine = Engine(toy_folder, ROOMY, toy_heads)
-    p_value, accepted = joint_law_p(engine, chain, drafter, temperature)
-    assert p_value > 1e-3 / 6
-    assert 0.02 < accepted < 1.9
-
-
-def test_typical_acceptance_has_another_law(toy_folder: Path, toy_heads: DraftOptions, chain: np.ndarray) -> None:
-    """The lossy mode is what it says; greedy requests and other drafters stay exact under it."""
-    lossy = DraftOptions(eagle=toy_heads.eagle, medusa=toy_heads.medusa, is_lossy=True)
-    engine = Engine(toy_folder, ROOMY, lossy)
-    assert joint_law_p(engine, chain, "medusa", 1.2)[0] < 1e-4
-    assert joint_law_p(engine, chain, "eagle2", 1.2)[0] > 1e-4
 
 
 def test_a_lossy_engine_claims_nothing_exactly(toy_folder: Path, toy_heads: DraftOptions) -> None:

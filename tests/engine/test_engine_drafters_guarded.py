@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,17 +18,18 @@ from outrider.engine.sequence import GenerateRequest, Sequence
 from outrider.engine.stops import StopStrings
 from outrider.engine.tokenizer import Detokenizer
 from outrider.policy.plan import PLAN_OFF, Plan
-from outrider.speculation.proposal import PointMass, Proposal
+from outrider.speculation.proposal import PointMass, Proposal, SampledChain, SampledTree, TopKTree
 from outrider.speculation.target import SamplingLaw
 
 VOCAB = 64
 PROMPT = (0, 1, 2, 3, 0, 1, 2, 3, 0, 1)
+ONE_TOKEN = PointMass((1,))
 
 
 class FaultyDrafter:
     """A drafter in which one call fails, the `after`-th of its kind."""
 
-    def __init__(self, where: str, after: int = 0, answer: tuple[int, ...] = (1,)) -> None:
+    def __init__(self, where: str, after: int = 0, answer: Proposal = ONE_TOKEN) -> None:
         self._where, self._left = where, after
         self._answer = answer
         self.num_freed = 0
@@ -44,7 +46,7 @@ class FaultyDrafter:
 
     def propose(self, k: int) -> Proposal:
         self._call("propose")
-        return PointMass(self._answer)
+        return self._answer
 
     def free(self) -> None:
         self.num_freed += 1
@@ -72,9 +74,31 @@ def test_a_failed_drafter_is_freed_once() -> None:
     assert inner.num_freed == 1
 
 
-@pytest.mark.parametrize("answer", [(1, 2, 3), (VOCAB,), (-1,)], ids=["too many", "beyond", "negative"])
-def test_a_proposal_that_the_step_could_not_take_is_a_fault(answer: tuple[int, ...]) -> None:
-    """A wrong token would fail the step of every request in it."""
+def law_of(**probs: float) -> torch.Tensor:
+    """[1, VOCAB]: probabilities by token, `t1` for token 1."""
+    law = torch.zeros(1, VOCAB, dtype=torch.float64)
+    for name, value in probs.items():
+        law[0, int(name[1:])] = value
+    return law
+
+
+WRONG: dict[str, Proposal] = {
+    "too many": PointMass((1, 2, 3)),
+    "beyond": PointMass((VOCAB,)),
+    "negative": PointMass((-1,)),
+    "impossible": SampledChain((1,), law_of(t2=1.0)),
+    "not a number": SampledChain((1,), law_of(t1=math.nan)),
+    "too heavy": SampledChain((1,), law_of(t1=1.0, t2=0.5)),
+    "another vocabulary": SampledChain((1,), law_of(t1=1.0)[:, :-1]),
+    "a twin": SampledTree((1, 1), (-1, -1), law_of(t1=0.5, t2=0.5).expand(3, -1)),
+    "no chance": TopKTree((1, 2), (-1, -1), (0.5, math.nan)),
+    "likelier than its parent": TopKTree((1, 2), (-1, 0), (0.5, 0.6)),
+}
+
+
+@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
+def test_a_proposal_that_the_step_could_not_take_is_a_fault(answer: Proposal) -> None:
+    """A wrong token would fail the step of every request in it, and a wrong law would fail it or bend the text's."""
     drafter = GuardedDrafter(lambda: FaultyDrafter("nowhere", answer=answer), VOCAB)
     assert drafter.propose(2) == PointMass(())
     assert drafter.num_failures == 1
@@ -88,7 +112,7 @@ def test_no_room_for_drafts_asks_nobody() -> None:
 
 
 def sequence(engine: Engine, rid: str, make: Callable[[], Drafter]) -> Sequence:
-    request = GenerateRequest(rid, PROMPT, SamplingLaw(1.0), 30, Plan("ngram", 3), seed=5)
+    request = GenerateRequest(rid, PROMPT, SamplingLaw(1.0), 30, Plan("ngram", 3), seed=5, is_seeded=False)
     drafter = GuardedDrafter(make, VOCAB)
     return Sequence(request, Detokenizer(engine.tokenizer), StopStrings(()), drafter)
 
@@ -97,12 +121,13 @@ def test_requests_go_on_without_the_drafter(toy_folder: Path, caplog: pytest.Log
     """In one batch: each faulty request has the text of a plain one, its failure stands in its last output."""
     caplog.set_level(logging.CRITICAL)
     engine = Engine(toy_folder, EngineLimits(max_total_tokens=1024, context_length=128))
-    engine.add(GenerateRequest("plain", PROMPT, SamplingLaw(1.0), 30, PLAN_OFF, seed=5))
+    engine.add(GenerateRequest("plain", PROMPT, SamplingLaw(1.0), 30, PLAN_OFF, seed=5, is_seeded=False))
     faults: dict[str, Callable[[], Drafter]] = {
         "make": lambda: FaultyDrafter("make"),
         "observe": lambda: FaultyDrafter("observe", 7),
         "propose": lambda: FaultyDrafter("propose", 4),
-        "token": lambda: FaultyDrafter("nowhere", answer=(10**9,)),
+        "token": lambda: FaultyDrafter("nowhere", answer=PointMass((10**9,))),
+        "law": lambda: FaultyDrafter("nowhere", answer=WRONG["impossible"]),
         "sound": lambda: NgramDrafter(PROMPT),
     }
     for rid, make in faults.items():
@@ -115,4 +140,4 @@ def test_requests_go_on_without_the_drafter(toy_folder: Path, caplog: pytest.Log
             if output.finish is not None:
                 failures[output.rid] = output.num_drafter_failures
     assert len(tokens["plain"]) == 30 and set(tokens.values()) == {tokens["plain"]}
-    assert failures == {"plain": 0, "sound": 0, **dict.fromkeys(("make", "observe", "propose", "token"), 1)}
+    assert failures == {"plain": 0, "sound": 0, **dict.fromkeys(("make", "observe", "propose", "token", "law"), 1)}

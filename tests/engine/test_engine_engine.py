@@ -197,6 +197,16 @@ def test_drafts_behind_the_end_of_an_answer_count_as_wasted(engine: Engine) -> N
     assert last.stats == SpecStats(1, num_drafts, *counts)
 
 
+def test_no_draft_reaches_past_the_last_token(engine: Engine) -> None:
+    """With a prediction that is right to its end: as many drafts as may stand before the target's own last token."""
+    plain = run(engine, [request("plain", PLAN_OFF, seed=3)])["plain"]
+    engine.add(dataclasses.replace(request("right", Plan("prediction", 8), seed=3), prediction_ids=(*plain, 0, 1)))
+    (last,) = engine.step()
+    while last.finish is None:
+        last = last.merged(*engine.step())
+    assert last.token_ids == plain and last.stats == SpecStats(1, 4, (0, 0, 0, 0, 1), 4, (1, 1, 1, 1))
+
+
 def test_near_ties_name_their_positions(tmp_path: Path) -> None:
     """Where two successors are equally likely every token is one; positions are those of the output, in any plan."""
     tied = np.full((64, 64), -1e4)
@@ -210,6 +220,14 @@ def test_near_ties_name_their_positions(tmp_path: Path) -> None:
             for output in engine.step():
                 positions += output.near_ties or ()
         assert positions == tuple(range(10))
+    # What was accepted behind the end was never emitted, and is no tie of the answer.
+    stopped = GenerateRequest("b", (0,), SamplingLaw(0.0), 10, Plan("prediction", 8), 0, stop=("AAA",))
+    engine.add(dataclasses.replace(stopped, prediction_ids=(0,) * 10))
+    (last,) = engine.step()
+    while last.finish is None:
+        last = last.merged(*engine.step())
+    assert last.stats is not None and last.stats.num_accepted == 2
+    assert last.near_ties == tuple(range(len(last.token_ids))) == (0, 1, 2)
 
 
 def test_near_ties_are_unknown_where_nothing_tells_them(toy_folder: Path) -> None:

@@ -19,6 +19,7 @@ from outrider.sse import SSEDecoder
 
 PROMPT = "ABCDABDCACBD"
 NGRAM = {"outrider": {"drafter": "ngram", "k": 4}}
+SUFFIX = {"outrider": {"drafter": "suffix", "k": 8}}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,9 @@ def generate(**fields: Any) -> dict[str, Any]:
     return {"text": PROMPT, "return_logprob": True, "sampling_params": params} | fields
 
 
-@pytest.mark.parametrize("fields", [{}, {"custom_params": NGRAM}], ids=["off", "speculated"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"custom_params": NGRAM}, {"custom_params": SUFFIX}], ids=["off", "chain", "tree"]
+)
 @pytest.mark.parametrize("law", [{}, {"temperature": 0.3, "top_p": 0.9}, {"temperature": 0}], ids=str)
 def test_each_token_has_the_model_s_own_log_probability(
     engine: Engine, chain: np.ndarray, fields: dict[str, Any], law: dict[str, Any]

@@ -7,15 +7,23 @@ reported as a near tie.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from markov import EOS, add_end, write_ending_checkpoint
+from markov import EOS, VOCAB, add_end, write_ending_checkpoint
 from outrider.config import packaged_data
+from outrider.engine.drafters import Drafter
+from outrider.engine.drafters.draft_memory import DraftMemory
+from outrider.engine.drafters.eagle import EagleDrafter, EagleSettings
+from outrider.engine.drafters.eagle_head import EagleHead
+from outrider.engine.drafters.eagle_hybrid import HybridDrafter
+from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.drafters.layer_skip import LayerSet, write_layer_set
+from outrider.engine.drafters.medusa import MedusaDrafter, MedusaHeads
 from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.kv_cache import BLOCK_SIZE
@@ -34,6 +42,8 @@ NUM_TOKENS = 32
 ROOMY = EngineLimits(max_running=16, max_total_tokens=8192, context_length=256)
 TIGHT = EngineLimits(max_running=16, max_total_tokens=6 * BLOCK_SIZE, context_length=96, max_prefill_rows=9)
 LAWS = {"greedy": SamplingLaw(0.0), "sampled": SamplingLaw(1.1, 20, 0.95, 0.01)}
+#: Warm, so that heads draft trees that are not matched greedily, and with all that looks at earlier tokens.
+PENALISED = SamplingLaw(0.5, 0, 0.98, 0.0, 1.2, 0.3, -0.2, ((1, 0.7), (3, -0.7)))
 PATTERN = "([A-D]{2}[BD]){40}"
 by_law = pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 by_grammar = pytest.mark.parametrize("has_grammar", [False, True], ids=["free", "grammar"])
@@ -49,11 +59,15 @@ class Answer:
     num_accepted: int = 0
 
 
-def run(engine: Engine, requests: list[GenerateRequest]) -> dict[str, Answer]:
+def run(
+    engine: Engine, requests: list[GenerateRequest], drafters: Mapping[str, Drafter] | None = None
+) -> dict[str, Answer]:
+    """`drafters`: by id, in place of those of the plans."""
     answers = {request.rid: Answer() for request in requests}
     for request in requests:
         engine.check(request, "prompt")
-        engine.add(request)
+        own = (drafters or {}).get(request.rid)
+        engine.add(request, None if own is None else GuardedDrafter(lambda own=own: own, VOCAB))
     while engine.has_work:
         for output in engine.step():
             answer = answers[output.rid]
@@ -163,9 +177,12 @@ def test_alone_and_again_with_reuse(world: World, drafter: str, law: SamplingLaw
     assert all(answer.num_cached >= BLOCK_SIZE for rid, answer in found.items() if rid.endswith("again"))
 
 
-@by_law
 @by_grammar
-@pytest.mark.parametrize("k", KS)
+@pytest.mark.parametrize(
+    ("law", "k"),
+    [*((law, k) for law in LAWS.values() for k in KS), (PENALISED, 4)],
+    ids=[*(f"{name}-{k}" for name in LAWS for k in KS), "penalised-4"],
+)
 @pytest.mark.parametrize("room", ["roomy", "tight"])
 def test_all_at_once(world: World, room: str, k: int, law: SamplingLaw, has_grammar: bool) -> None:
     """Every drafter and none in one batch; without room, what was preempted is read again and goes on the same."""
@@ -179,6 +196,40 @@ def test_all_at_once(world: World, room: str, k: int, law: SamplingLaw, has_gram
     num_preempted = engine.scheduler.num_preemptions - before
     # With long drafts answers may end before the blocks do.
     assert num_preempted > 0 if room == "tight" and k == 1 else num_preempted == 0 or room == "tight"
+    engine.pool.check()
+
+
+WAYS = ("eagle chain", "eagle static", "eagle int8", "eagle3 chain", "eagle3 static", "medusa chain", "hybrid")
+
+
+def drafter_of(world: World, way: str, request: GenerateRequest) -> Drafter:
+    """Heads as no plan lets them draft, but benches do."""
+    name, _, shape = way.partition(" ")
+    target = world.roomy.model
+    if name == "medusa":
+        return MedusaDrafter(MedusaHeads(world.folder / "medusa", target), request, is_chain=True)
+    kind = "eagle" if name == "hybrid" else name
+    head = EagleHead(world.folder / kind, target, is_int8=shape == "int8")
+    settings = EagleSettings(shape if shape in ("chain", "static") else "dynamic")
+    drafter = EagleDrafter(head, DraftMemory(head, 512), request, settings)
+    return HybridDrafter(drafter, request.prompt_ids) if name == "hybrid" else drafter
+
+
+@pytest.mark.parametrize("law", [*LAWS.values(), PENALISED], ids=[*LAWS, "penalised"])
+@pytest.mark.parametrize(("room", "has_grammar"), [("roomy", False), ("tight", True)], ids=["roomy", "tight"])
+def test_every_way_in_which_heads_draft(world: World, room: str, law: SamplingLaw, has_grammar: bool) -> None:
+    """Chains, static trees, 8 bits and look-up first, in one batch with several k, with room and without, and again
+    from a cache that holds the prompts."""
+    engine: Engine = getattr(world, room)
+    found = {}
+    for turn in (0, 1):
+        requests = [
+            world.request(i, f"/{way}/{turn}", Plan("eagle2", KS[(i + turn) % 4]), law, has_grammar)
+            for i, way in enumerate(WAYS)
+        ]
+        drafters = {one.rid: drafter_of(world, way, one) for one, way in zip(requests, WAYS, strict=True)}
+        found |= run(engine, requests, drafters)
+    assert mostly_same(found, world.alone(law, has_grammar)) > 0
     engine.pool.check()
 
 

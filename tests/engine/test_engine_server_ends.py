@@ -113,6 +113,11 @@ async def test_several_choices(client: Client, route: str) -> None:
         ended = [c["index"] for event in events for c in event["choices"] if c["finish_reason"]]
         assert sorted(ended) == [0, 1, 2]
     assert texts[0] == single and len(set(texts)) == 3 and streamed == texts
+    plain = json.loads(json.dumps(body_of_three if route == "generate" else {**body, "n": 3}))
+    (plain["sampling_params"] if route == "generate" else plain).pop("custom_params")
+    _, off = await client.post(path, plain)
+    choices = off if route == "generate" else off["choices"]
+    assert [c["text"] if route == "generate" else read(c) for c in choices] == texts, "not speculated"
 
 
 async def test_choices_share_the_prompt(client: Client) -> None:

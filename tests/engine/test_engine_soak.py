@@ -11,6 +11,7 @@ import pytest
 
 from outrider.engine.drafters import Drafter
 from outrider.engine.drafters.guarded import GuardedDrafter
+from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits, Output
 from outrider.engine.sequence import Finish, GenerateRequest, Sequence
 from outrider.engine.stops import StopStrings
@@ -18,9 +19,11 @@ from outrider.engine.tokenizer import Detokenizer
 from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.speculation.proposal import PointMass
 from outrider.speculation.target import SamplingLaw
+from random_heads import write_random_heads
 
 NUM_REQUESTS = 2000
-DRAFTERS = ("ngram", "suffix", "prediction", "layer_skip")
+#: Those that compute something are fewer, since they take longer.
+DRAFTERS = (*("ngram", "suffix", "prediction") * 4, "layer_skip", "draft_model", "eagle2", "eagle3", "medusa")
 VOCAB = 64
 
 
@@ -50,7 +53,7 @@ def random_request(rid: str, rng: random.Random) -> GenerateRequest:
     prompt = tuple(rng.randrange(4) for _ in range(rng.randint(1, 120)))
     plan = PLAN_OFF if rng.random() < 0.2 else Plan(rng.choice(DRAFTERS), rng.randint(1, 8))
     return GenerateRequest(
-        rid, prompt, SamplingLaw(rng.choice((0.0, 0.9))), rng.randint(1, 40), plan, rng.randrange(10**6),
+        rid, prompt, SamplingLaw(rng.choice((0.0, 0.4, 0.9))), rng.randint(1, 40), plan, rng.randrange(10**6),
         prediction_ids=prompt[::-1], cache_salt=rng.choice(("", "", "a", "b")), is_seeded=rng.random() < 0.5,
     )  # fmt: skip
 
@@ -69,10 +72,12 @@ def submit(engine: Engine, request: GenerateRequest, rng: random.Random) -> None
 
 
 @pytest.mark.timeout(300)
-def test_a_long_mixed_run_leaks_nothing_and_ends_everything_once(toy_folder: Path) -> None:
+def test_a_long_mixed_run_leaks_nothing_and_ends_everything_once(toy_folder: Path, tmp_path: Path) -> None:
     """Blocks and slots come back, memory stays flat in the second half, faults never end a request."""
     rng = random.Random(7)
-    engine = Engine(toy_folder, EngineLimits(max_running=12, max_total_tokens=1536, context_length=256))
+    write_random_heads(tmp_path, toy_folder, range(4))
+    options = DraftOptions(toy_folder, None, (tmp_path / "eagle", tmp_path / "eagle3"), tmp_path / "medusa")
+    engine = Engine(toy_folder, EngineLimits(max_running=12, max_total_tokens=1536, context_length=256), options)
     ended: Counter[str] = Counter()
     failed: list[Output] = []
     num_faults, halfway_kb, next_id = 0, 0, 0
@@ -105,6 +110,7 @@ def test_a_long_mixed_run_leaks_nothing_and_ends_everything_once(toy_folder: Pat
     assert ended == Counter({str(i): 1 for i in range(NUM_REQUESTS)})
     assert failed == [] and open_ids == [] and num_faults > 20
     assert engine.pool.num_used_tokens == 0
+    assert {name: memory.num_reserved for name, memory in engine.drafters.memory.items() if memory.num_reserved} == {}
     engine.pool.check()
     # The peak may still rise by what allocators keep; a leak of one block or drafter per request would be far more.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - halfway_kb < 40_000

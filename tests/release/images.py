@@ -17,9 +17,10 @@ from shipping.dockerfiles import stages
 
 PROGRAMS = ("buildah", "debootstrap", "unshare", "chroot")
 _STORE = cache_dir() / "images"
-#: The root is the image's, and nobody can write to it; then the image's user and variables, and nothing of ours.
+#: The root is the image's, and nobody can write to it; /proc is there, as in every container;
+#: then the image's user and variables, and nothing of ours.
 _ENTER = """
-mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 70
+mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && mount --bind /proc "$1/proc" || exit 70
 root=$1; user=$2; shift 2
 exec chroot --userspec="$user" "$root" /usr/bin/env -i "$@"
 """

@@ -149,6 +149,15 @@ def test_greedy_near_ties() -> None:
     assert not choice_of([1.0, 1.0 - 2 * ROUNDING, 0.5, 0.5], greedy).is_near_tie
 
 
+@pytest.mark.parametrize(("penalty", "sign"), [(2.0, -1.0), (0.5, 1.0)])
+def test_a_penalty_enlarges_what_rounding_may_do(penalty: float, sign: float) -> None:
+    """Logits that rounding could swap before they are multiplied are a near tie behind it, twice as far apart."""
+    greedy, history = SamplingLaw(0.0, repetition_penalty=penalty), History((0, 1), ())
+    for distance, is_near_tie in ((0.75, True), (1.5, False)):
+        logits = torch.tensor([[sign, sign - distance * ROUNDING, -9.0]], dtype=torch.float64)
+        assert Target(logits, greedy, history).choose(0, (), Noise(0, 0, True)) == Choice(0, is_near_tie)
+
+
 @pytest.mark.parametrize("law", [SamplingLaw(1.0, min_p=1.0), SamplingLaw(0.001, top_p=0.4)], ids=["min-p", "top-p"])
 def test_the_likeliest_token_is_never_in_doubt(law: SamplingLaw) -> None:
     """However tight a filter: it always stays, so that no rounding can take it away."""

@@ -16,6 +16,7 @@ from outrider.training.features import Batch, Window
 
 #: Temperatures at which the overlap of draft and target law is reported.
 TEMPERATURES = (0.0, 0.5, 1.0)
+_WARM = TEMPERATURES[1:]
 #: Steps that are evaluated.
 DEPTH = 4
 
@@ -31,7 +32,7 @@ class Depth:
     best: torch.Tensor
     """int64 [m]: the target's likeliest token of all, as a draft id; -1 where it cannot be drafted."""
     covered: torch.Tensor
-    """[m]: log of the target's probability, at temperature 1, of all tokens that can be drafted."""
+    """[m, temperatures above 0]: log of the target's probability of all tokens that can be drafted."""
 
 
 class Recipe(Protocol):
@@ -108,11 +109,12 @@ class Output:
         self.draft_id[token_ids] = torch.arange(len(token_ids), device=head.device)
 
     def teacher(self, last: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """last [m, hidden] -> logits [m, D], best [m] and covered [m] as in `Depth`."""
+        """last [m, hidden] -> logits [m, D], best [m] and covered [m, temperatures] as in `Depth`."""
         whole = last @ self.whole.T
         logits = whole[:, self.token_ids]
         best = self.draft_id[whole.argmax(dim=-1)]
-        return logits, best, logits.logsumexp(dim=-1) - whole.logsumexp(dim=-1)
+        covered = [(logits / t).logsumexp(dim=-1) - (whole / t).logsumexp(dim=-1) for t in _WARM]
+        return logits, best, torch.stack(covered, dim=-1)
 
 
 def score(recipe: Recipe, batches: list[Batch], progress: Callable[[float], None] = lambda fraction: None) -> Scores:
@@ -141,7 +143,6 @@ def score(recipe: Recipe, batches: list[Batch], progress: Callable[[float], None
 def _overlap(depth: Depth, temperature: float) -> torch.Tensor:
     if temperature == 0.0:
         return (depth.logits.argmax(dim=-1) == depth.best).sum()
-    target = (depth.teacher / temperature).softmax(dim=-1)
-    # Colder laws have less mass outside than at temperature 1, so this is a lower bound there.
-    target = target * depth.covered.exp().unsqueeze(1)
+    covered = depth.covered[:, _WARM.index(temperature)].exp().unsqueeze(1)
+    target = (depth.teacher / temperature).softmax(dim=-1) * covered
     return torch.minimum(target, (depth.logits / temperature).softmax(dim=-1)).sum()

@@ -66,8 +66,8 @@ class EagleDrafter:
         """Position of the cache's first row."""
         self._num_read = 0
         """Rows of the cache that are of the text."""
-        self._pending: torch.Tensor | None = None
-        """Features of the positions after those read."""
+        self._pending: list[torch.Tensor] = []
+        """Features of the positions after those read, as they came."""
         self._last: torch.Tensor | None = None
         """[1, hidden]: the state after the last pair that was read."""
 
@@ -78,16 +78,17 @@ class EagleDrafter:
     def observe_features(self, start: int, features: torch.Tensor) -> None:
         """See `FeatureDrafter`; kept until the next proposal reads them."""
         end = self._end
-        if self._pending is None or start > end:
-            self._first, self._num_read, self._pending = start, 0, features
+        if len(self._tokens) >= self._memory.context_length:
+            self._pending.clear()  # the text has outgrown the head, which is not asked again
+        elif start > end:
+            self._first, self._num_read, self._pending = start, 0, [features]
         elif start + features.shape[0] > end:
-            self._pending = torch.cat([self._pending, features[end - start :]])
+            self._pending.append(features[end - start :])
 
     @property
     def _end(self) -> int:
         """The first position without features."""
-        num_pending = 0 if self._pending is None else self._pending.shape[0]
-        return self._first + self._num_read + num_pending
+        return self._first + self._num_read + sum(features.shape[0] for features in self._pending)
 
     def propose(self, k: int) -> Proposal:
         """A chain or a tree of the head's; nothing while features are missing or memory is short."""
@@ -112,14 +113,15 @@ class EagleDrafter:
 
     def _has_caught_up(self, cache: SequenceCache) -> bool:
         """Read pairs of the text, of a long one a part."""
-        assert self._pending is not None
         cache.truncate(self._num_read)
-        features, self._pending = self._pending[:MAX_CATCH_UP], self._pending[MAX_CATCH_UP:]
-        if count := features.shape[0]:
-            start = self._first + self._num_read + 1
+        if self._pending:
+            unread = self._pending[0] if len(self._pending) == 1 else torch.cat(self._pending)
+            features, rest = unread[:MAX_CATCH_UP], unread[MAX_CATCH_UP:]
+            start, count = self._first + self._num_read + 1, features.shape[0]
             self._last = self._head.read(cache, self._tokens[start : start + count], features)[-1:]
             self._num_read += count
-        return not self._pending.shape[0]
+            self._pending = [rest] if rest.shape[0] else []
+        return not self._pending
 
     def _next(self, cache: SequenceCache, token_id: int, states: torch.Tensor) -> torch.Tensor:
         """The state after one more token of a chain."""

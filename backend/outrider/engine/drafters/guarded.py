@@ -9,12 +9,15 @@ from typing import TypeVar
 import torch
 
 from outrider.engine.drafters import Drafter, FeatureDrafter
-from outrider.speculation.proposal import NO_DRAFT, Proposal
+from outrider.speculation.proposal import NO_DRAFT, Proposal, SampledChain, SampledTree, TopKTree
 
 log = logging.getLogger(__name__)
 
 _ResultT = TypeVar("_ResultT")
 _OtherT = TypeVar("_OtherT")
+
+#: How far the sum of a draft law may be from 1.
+_LAW_ERROR = 1e-6
 
 
 class GuardedDrafter:
@@ -57,9 +60,15 @@ class GuardedDrafter:
             self._guard(inner.free, None)
 
     def _checked(self, proposal: Proposal, k: int) -> Proposal:
-        """A proposal that the target's forward pass can take; anything else would fail the whole step."""
+        """A proposal that the step can take; anything else would fail it for all, or bend a text's law."""
         if len(proposal) > k or not all(0 <= token < self._vocab_size for token in proposal.token_ids):
             raise ValueError(f"not at most {k} tokens below {self._vocab_size}: {proposal.token_ids}")
+        if isinstance(proposal, SampledChain | SampledTree):
+            _check_laws(proposal, self._vocab_size)
+        elif isinstance(proposal, TopKTree) and proposal.chances is not None:
+            above = [1.0 if parent < 0 else proposal.chances[parent] for parent in proposal.parents]
+            if not all(0.0 <= chance <= most for chance, most in zip(proposal.chances, above, strict=True)):
+                raise ValueError(f"a node's chance lies between 0 and its parent's: {proposal.chances}")
         return proposal
 
     def _guard(self, action: Callable[[], _ResultT], otherwise: _OtherT) -> _ResultT | _OtherT:
@@ -70,3 +79,13 @@ class GuardedDrafter:
             self.num_failures += 1
             self.free()
             return otherwise
+
+
+def _check_laws(proposal: SampledChain | SampledTree, vocab_size: int) -> None:
+    """ValueError unless rows are laws over this vocabulary and every token can have been drawn from its own."""
+    rows = range(len(proposal)) if isinstance(proposal, SampledChain) else [p + 1 for p in proposal.parents]
+    laws, places = proposal.draft_probs, list(zip(rows, proposal.token_ids, strict=True))
+    if laws.shape[1] != vocab_size or not bool(((laws.sum(dim=1) - 1.0).abs() < _LAW_ERROR).all()):
+        raise ValueError(f"rows of {list(laws.shape)} are no laws over {vocab_size} tokens")
+    if len(set(places)) < len(places) or not all(float(laws[row, token]) > 0.0 for row, token in places):
+        raise ValueError(f"tokens {proposal.token_ids} cannot have been drawn from their laws")

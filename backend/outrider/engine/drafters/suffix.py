@@ -33,11 +33,8 @@ class SuffixStore:
         self._max_tokens = max_tokens
         self._max_generation = max_generation
         self._by_key: OrderedDict[str, _Answers] = OrderedDict()
-
-    @property
-    def num_tokens(self) -> int:
+        self.num_tokens = 0
         """Of all answers that are kept."""
-        return sum(answers.num_tokens for answers in self._by_key.values())
 
     def automata(self, key: str) -> tuple[SuffixAutomaton, ...]:
         """What this key has learnt; nothing for an unknown key, and never anything of another."""
@@ -52,12 +49,14 @@ class SuffixStore:
         answer = answer[-self._max_generation :]
         answers = self._by_key.setdefault(key, _Answers())
         self._by_key.move_to_end(key)
+        self.num_tokens -= answers.num_tokens
         if answers.newer.num_tokens + len(answer) > self._max_generation:
             answers.older, answers.newer = answers.newer, SuffixAutomaton(DEPTH)
         answers.newer.start_sequence()
         answers.newer.extend(answer)
+        self.num_tokens += answers.num_tokens
         while self.num_tokens > self._max_tokens and len(self._by_key) > 1:
-            self._by_key.popitem(last=False)
+            self.num_tokens -= self._by_key.popitem(last=False)[1].num_tokens
 
 
 class SuffixDrafter:
