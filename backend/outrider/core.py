@@ -196,14 +196,14 @@ class DrafterAbility:
     """Draft steps of a round at most, where it drafts trees: of more nodes a tree gets broader and not deeper."""
     is_shared: bool = False
     """True when it learns from the texts of all tenants alike, so that a tenant's request must not use it."""
+    least_rows: int = 1
+    least_steps: int = 0
+    """In every round whatever k is, as the server's launch has set it: rows of each request, and draft steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneAbility:
-    """What a lane can do, as long as it runs.
-
-    Keep one object per lane, and give lanes of one make the same `drafters` and `cost`: decisions remember by these.
-    """
+    """What a lane can do. Lanes of one make share `drafters` and `cost`: decisions remember by these objects."""
 
     name: str
     drafters: tuple[DrafterAbility, ...]
@@ -227,10 +227,8 @@ class LaneAbility:
     ) -> LaneAbility:
         """An engine of ours with the drafters that it always has or those given; it honours any plan exactly."""
         ks = tuple(range(1, MAX_K + 1))
-        abilities = tuple(
-            DrafterAbility(d, ks, is_sampled=d in DRAWN_DRAFTERS, depth=TREE_DEPTHS.get(d, MAX_K)) for d in drafters
-        )
-        return cls(name, abilities, max_running=max_running, cost=cost or SMALL_CPU)
+        found = [DrafterAbility(d, ks, d in DRAWN_DRAFTERS, depth=TREE_DEPTHS.get(d, MAX_K)) for d in drafters]
+        return cls(name, tuple(found), max_running=max_running, cost=cost or SMALL_CPU)
 
 
 @dataclass(frozen=True, slots=True)

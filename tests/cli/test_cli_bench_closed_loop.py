@@ -107,4 +107,4 @@ def test_the_written_form_names_requests_and_plans(ours: EngineArm) -> None:
     data = traffic.as_dict()
     assert (data["arm"], data["workload"], data["batch"]) == ("policy", "quote", 1)
     assert [one["case"] for one in islice(data["requests"], 2)] == ["a", "a"]
-    assert data["requests"][0]["rule"] in ("best-rate", "plain", "explore", "control")
+    assert data["requests"][0]["rule"] in ("best-rate", "held", "plain", "no-drafter", "explore", "control")

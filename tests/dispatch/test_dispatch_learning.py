@@ -15,6 +15,7 @@ from outrider.config import packaged_data
 from outrider.core import Hints, LaneAbility, LaneLoad, LaneView, Outcome, SpecStats
 from outrider.dispatch.learning import LearningStore, feedback_of, kept, record_of
 from outrider.errors import ConfigError
+from outrider.policy.acceptance import Cell
 from outrider.policy.evaluate import Record
 from outrider.policy.features import extract_features
 from outrider.policy.learning import Learner
@@ -49,6 +50,22 @@ def test_nothing_of_a_text_is_stored():
     outcome = finished()
     outcome.text = "the cat sat"
     assert "sat" not in json.dumps(record_of(decision, outcome))
+
+
+async def test_saving_what_was_learnt_of_many_tenants_holds_up_nobody(tmp_path: Path):
+    """The loop's own share of it is less than `json` alone would take, and the writing is done by another thread."""
+    learner, store = Learner(), LearningStore(tmp_path / "learnt.sqlite")
+    for i in range(5000):
+        cell = Cell("ngram", False, 0, "code", 0, f"tenant-{i}")
+        learner.acceptance.update(cell, STATS, 3)
+    began_s = time.thread_time()
+    json.dumps(learner.to_state(KEY))
+    dumped_s = time.thread_time()
+    await store.save(learner, KEY)
+    assert time.thread_time() - dumped_s < 0.8 * (dumped_s - began_s)
+    again = store.load(KEY)
+    assert again.acceptance.curve(cell).hazards == learner.acceptance.curve(cell).hazards
+    store.close()
 
 
 async def test_what_was_learnt_survives_a_restart(tmp_path: Path):

@@ -262,6 +262,13 @@ async def test_conversations_stay_with_the_lane_that_has_their_beginning():
             for i, home in homes.items():
                 turns[i] += [f"answer {turn}", f"go on {turn}"]
                 assert await two.lane_of(*turns[i]) == home
+        # Both are as fast, and the first is taken where nothing speaks for the other.
+        for home, rules in {"lane0": {"best-rate", "plain", "no-drafter"}, "lane1": {"home"}}.items():
+            told = next(turns[i] for i in homes if homes[i] == home)
+            async with two.post([*told, "answer", "and why"]) as response:
+                report = (await response.json())["outrider"]
+            assert report["lane"] == home and report["rule"] in rules
+            assert any("beginning of the conversation" in one for one in report["reasons"]) == (home == "lane1")
         asked = [*turns[0], "answer", "and now"]
         for _ in range(12):
             first.enter(0.0)

@@ -102,7 +102,7 @@ async def check_runs(sessions, crew, lane):
     async with aiohttp.ClientSession(crew.url) as http, http.get(events, headers=ADMIN) as response:
         await response.content.readuntil(b"\n\n")
         async with other.post(f"/outrider/runs/{run}/cancel", headers=ADMIN) as cancelling:
-            assert cancelling.status == 200
+            assert (cancelling.status, (await cancelling.json())["status"]) == (200, "cancelled")
         assert b"run_cancelled" in await response.read()
     await eventually(lambda: len(lane.disconnects) == 1)
 
@@ -207,6 +207,22 @@ async def check_stop(crew, sessions):
     await asyncio.wait_for(crew.process.wait(), 20)
     assert crew.process.returncode == 0
     assert len(pids) == 2 and not any(map(is_alive, pids))
+
+
+async def test_a_second_signal_ends_all_at_once(tmp_path):
+    """The first waits for a stream that would not end within the grace."""
+    async with scripted_crew(tmp_path, slow) as (crew, _), crew.connected() as sessions:
+        responses = [await one.post(CHAT, json=body("hang", stream=True), headers=ADMIN) for one in sessions]
+        for response in responses:
+            await response.content.readuntil(b"\n\n")
+        pids = crew.workers
+        crew.process.send_signal(signal.SIGTERM)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(crew.process.wait(), 1.5)
+        assert all(map(is_alive, pids))
+        crew.process.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(crew.process.wait(), 5)
+        assert crew.process.returncode == 0 and not any(map(is_alive, pids))
 
 
 async def test_workers_share_a_lane_that_the_parent_launches(toy_folder, tmp_path):

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from policy_world import EMBEDDED, decide, features, lane, only, toy_cost, view
 
-from outrider.core import DrafterAbility, LaneAbility
+from outrider.core import DrafterAbility, LaneAbility, SpecStats
 from outrider.policy.learning import Feedback
 from outrider.policy.simulate import Arrival, constant_truth, serve
 
@@ -92,7 +92,7 @@ def test_the_control_arm_is_earned_by_requests_that_gain() -> None:
     plain_s = taken_s = 0.0
     for i in range(8000):
         if i % 4:
-            assert decide(policies, features("chat", 1.0)).rule == "plain"
+            assert decide(policies, features("chat", 1.0)).rule == "no-drafter"
             continue
         decision = decide(policies, features("quote"))
         rules.append(decision.rule)
@@ -139,6 +139,22 @@ def test_the_next_larger_k_is_tried_where_no_other_drafter_is_due(share: float) 
     assert all(decide(bounded, features("code"), view(ability)).rule == "best-rate" for _ in range(60))
 
 
+def test_a_larger_k_that_is_not_taken_is_tried_ever_less_often() -> None:
+    """Its drafts are accepted as expected, and so it stays the second best: tries of it wait longer each time."""
+    policies = only(drafters={"draft_model": {"max_k": 16, "prior": 0.7}}, exploration={"share": 0.1, "control": 0})
+    ability, random, tried = lane(cost=toy_cost(0.05)), Random(1), []
+    for i in range(3000):
+        decision = decide(policies, features("code"), view(ability))
+        served = serve(decision, Arrival(0, decision.features, 100), constant_truth(0.7), random)
+        policies.learn(decision, served.feedback)
+        if decision.rule == "explore":
+            tried.append((i, decision.plan.k))
+    assert 3 <= len(tried) <= 30
+    by_k = [[i for i, k in tried if k == one] for one in {k for _, k in tried}]
+    gaps = [[b - a for a, b in pairwise(found)] for found in by_k]
+    assert all(b >= 1.5 * a or b >= 4096 for found in gaps for a, b in pairwise(found)), tried
+
+
 @pytest.mark.parametrize("drafter", ["ngram", "suffix", "draft_model"])
 @pytest.mark.parametrize("task", ["chat", "quote", "code"])
 @pytest.mark.parametrize("cost", [EMBEDDED.cost, toy_cost(0.1)], ids=["small-cpu", "flat"])
@@ -155,6 +171,24 @@ def test_a_drafter_without_acceptance_costs_at_most_five_percent(drafter: str, t
         if i >= 20:
             assert taken_s <= 1.05 * plain_s
     assert taken_s <= 1.02 * plain_s
+
+
+@pytest.mark.parametrize("task", ["chat", "quote", "code"])
+@pytest.mark.parametrize("dear", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("speed", [0.75, 1.1, 1.7])
+def test_useless_drafts_cost_at_most_five_percent_on_a_lane_of_another_speed(speed: float, dear: float, task: str):
+    """All rounds take so many times what is predicted, drafts are dearer or cheaper, and answers are short; two
+    drafters that are always full and always wrong."""
+    policies = only(drafters={"ngram": {"max_k": 5}, "suffix": {"max_k": 5}})
+    taken = 0.0
+    for _ in range(100):
+        decision = decide(policies, features(task))
+        k = decision.plan.k
+        cost = 1 + dear * (0.04 + 0.06 * k) if k else 1.0
+        taken += cost
+        stats = SpecStats(16, 0, (16,), 16 * k) if k else None
+        policies.learn(decision, Feedback(stats, 17, 16 * speed * cost * decision.plain_round_s()))
+    assert taken <= 1.05 * 100
 
 
 def test_a_cost_model_that_is_wrong_is_found_out() -> None:

@@ -160,7 +160,7 @@ def test_decisions_get_what_the_lane_says():
     """K one by one, its own limits, and costs of the kind of machine that it is on."""
     stock = lane_ability("stock", read_abilities(NGRAM))
     assert (stock.name, stock.has_plain, stock.max_running, stock.cost) == ("stock", False, 6, SMALL_CPU)
-    assert stock.drafters == (DrafterAbility("ngram", (7,), is_shared=True),)
+    assert stock.drafters == (DrafterAbility("ngram", (7,), is_shared=True, least_rows=8, least_steps=1),)
     assert "temperature" not in stock.exact and "grammar" in stock.exact
     gpu = lane_ability("gpu", read_abilities(EAGLE))
     assert gpu.cost.knee > SMALL_CPU.knee and not gpu.drafters[0].is_sampled
@@ -169,6 +169,38 @@ def test_decisions_get_what_the_lane_says():
     ours = lane_ability("ours", read_abilities({"outrider": own}))
     assert ours.drafters == (DrafterAbility("ngram", (1, 2, 3)), DrafterAbility("draft_model", (1, 2, 3), True))
     assert ours.has_plain and ours.exact == {"temperature"}
+
+
+@pytest.mark.parametrize("garbage", [5, "ngram", {"ngram": 1}, [["ngram"]], [None], None])
+def test_garbage_of_an_engine_is_no_ability(garbage):
+    """Nor a fault that would end the looking after the lane."""
+    found = read_abilities({"outrider": {"max_k": 4, "drafters": garbage, "exact_surfaces": garbage}})
+    assert found.drafters == {} and found.surfaces == set()
+
+
+def test_the_limits_of_all_ranks_count_together():
+    """As the profile's limit and the load do; a rank that says nothing leaves the server's own word."""
+    ranks = {"internal_states": [{"effective_max_running_requests_per_dp": 6}] * 4}
+    assert read_abilities(PLAIN | ranks).max_running == 24
+    assert read_abilities(PLAIN | {"internal_states": [*ranks["internal_states"], {}]}).max_running == 8
+
+
+def test_what_a_launch_has_set_is_paid_in_every_round():
+    """All of a tree is drafted and verified whatever k is, and of n-grams all that fit; where steps are switched, a
+    round has the rows of its k, and the head's own pass in any case. An engine of ours pays for what it drafts."""
+    chain = EAGLE | {"speculative_num_draft_tokens": 4, "speculative_eagle_topk": 1}
+    own = {"outrider": {"drafters": ["ngram"], "max_k": 3}}
+    infos = {
+        (8, 3): [EAGLE, with_plugin(EAGLE, "k")],
+        (8, 1): [NGRAM, with_plugin(NGRAM, "k")],
+        (4, 3): [chain, with_plugin(chain, "k")],
+        (1, 1): [with_plugin(chain, "k", "steps"), chain | {"speculative_adaptive": True}],
+        (1, 0): [own],
+    }
+    for least, cases in infos.items():
+        for info in cases:
+            (drafter,) = lane_ability("a", read_abilities(info)).drafters
+            assert (drafter.least_rows, drafter.least_steps) == least
 
 
 def test_what_is_not_served_is_known():

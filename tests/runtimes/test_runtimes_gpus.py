@@ -8,11 +8,12 @@ import pytest
 
 from outrider.core import GpuLoad
 from outrider.profiles import SGLangSection
-from outrider.runtimes.gpus import gpu_load, gpus_meant, read_gpus
+from outrider.runtimes.gpus import gpu_load, gpus_by, gpus_meant, read_gpus
 from outrider.runtimes.lane import Lane
 from outrider.telemetry.metrics import Metrics
 
 GIB = 1024**3
+SIZES = (3 * GIB, 80 * GIB)
 MEMORY = SimpleNamespace(used=3 * GIB, total=80 * GIB, free=77 * GIB)
 
 
@@ -25,6 +26,43 @@ def test_nvml_s_numbers_become_shares_and_bytes(rates, share):
 def test_a_gpu_that_is_not_there_is_unknown():
     """Neither an error nor idle: no library, no driver, or no GPU of that number."""
     assert read_gpus([63]) is None
+
+
+class Machine:
+    """NVML of a machine with these GPUs: what each says of its utilisation and memory, None where it says nothing."""
+
+    NVMLError = OSError
+
+    def __init__(self, *gpus):
+        self._gpus = gpus
+
+    def nvmlDeviceGetCount(self):
+        return len(self._gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        if index >= len(self._gpus):
+            raise self.NVMLError("invalid argument")
+        return self._gpus[index]
+
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        return self._said(handle[0])
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return self._said(handle[1])
+
+    def _said(self, value):
+        if value is None:
+            raise self.NVMLError("not supported")
+        return value
+
+
+def test_what_nvml_does_not_say_is_unknown_and_never_nothing():
+    """A part of a GPU has no utilisation; without memory, without the GPU, or among several, all is unknown."""
+    busy, part, lost = (SimpleNamespace(gpu=100), MEMORY), (None, MEMORY), (SimpleNamespace(gpu=0), None)
+    assert gpus_by(Machine(busy, part), [0, 1]) == (GpuLoad(0, 1.0, *SIZES), GpuLoad(1, None, *SIZES))
+    assert gpus_by(Machine(busy), []) == (GpuLoad(0, 1.0, *SIZES),)
+    for machine, named in [(Machine(busy, busy), []), (Machine(), []), (Machine(busy), [1]), (Machine(lost), [0])]:
+        assert gpus_by(machine, named) is None
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,20 @@ async def test_ranks_are_summed_and_a_missing_count_is_unknown(loads, expected):
             assert (read and (read.num_running, read.num_waiting, read.max_running)) == expected
 
 
+@pytest.mark.parametrize(
+    ("running", "speeds", "expected"), [(1, (0.0, 9.5), 9.5), (1, (0.0, 0.0), None), (0, (0.0, 0.0), 0.0)]
+)
+async def test_a_speed_of_nothing_while_requests_run_is_unknown(running, speeds, expected):
+    """SGLang without metrics says 0, whatever it does."""
+    async with ScriptedLane() as scripted:
+        one = {"num_running_reqs": running, "num_waiting_reqs": 0, "max_running_requests": 2, "token_usage": 0.5}
+        scripted.overrides["/v1/loads"] = json_reply({"loads": [one | {"gen_throughput": speed} for speed in speeds]})
+        lane = Lane("a", scripted.url)
+        async with watched(lane):
+            await eventually(lambda: lane.is_ready)
+            assert (lane.load().tokens_per_s, lane.load().token_usage) == (expected, 0.5)
+
+
 async def test_a_lane_without_models_is_not_ready():
     """Garbage under /v1/models keeps it from taking requests."""
     async with ScriptedLane() as scripted:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
+from collections.abc import Callable
 
 import pytest
 
@@ -35,6 +37,28 @@ def test_what_is_as_expected_is_no_problem() -> None:
     assert Hook("json.JSONEncoder.encode", "after", fine, ("o",)).problem() is None
     assert Hook("json.JSONEncoder", "exists", None, ("indent",)).problem() is None
     assert Hook("json.__doc__", "assign", fine).problem() is None
+
+
+def wrapped(function: Callable[..., object], hook: Callable[..., object]) -> Callable[..., object]:
+    """As SGLang's registry does it."""
+
+    @functools.wraps(function)
+    def wrapper(*args: object) -> object:
+        return hook(function(*args), *args)
+
+    return wrapper
+
+
+def test_a_hook_that_sglang_did_not_apply_is_told_from_one_that_it_did() -> None:
+    """Also where SGLang has wrapped the function by itself, and below hooks of others."""
+    place = types.SimpleNamespace(stock=wrapped(lambda: 1, print), ours=wrapped(wrapped(lambda: 1, fine), print))
+    name = "another_module_of_this_test"
+    sys.modules[name] = place  # type: ignore[assignment]
+    try:
+        assert not Hook(f"{name}.stock", "after", fine).is_in()
+        assert Hook(f"{name}.ours", "after", fine).is_in()
+    finally:
+        del sys.modules[name]
 
 
 def test_a_feature_goes_in_whole_or_not_at_all(caplog: pytest.LogCaptureFixture) -> None:

@@ -86,6 +86,12 @@ class Key:
             self._requests.refill(now_s)
             self._requests.level = min(self._requests.level + 1, self._requests.limit)
 
+    def change(self, section: KeySection, now_s: float) -> None:
+        """Other limits or another text from now on; what runs and what is used up stays."""
+        self.section = section
+        self._requests = _resized(self._requests, section.requests_per_min, now_s)
+        self._tokens = _resized(self._tokens, section.tokens_per_min, now_s)
+
     def headers(self) -> dict[str, str]:
         """`x-ratelimit-*` of the limits that the key has."""
         requests = {} if self._requests is None else self._requests.headers("requests")
@@ -102,12 +108,12 @@ class KeyRing:
         self.replace(sections, now_s)
 
     def replace(self, sections: Sequence[KeySection], now_s: float) -> None:
-        """Put other keys in force. A key that stays, by name, keeps its object when nothing about it changed."""
+        """Put other keys in force. A key that stays, by name, keeps what it has used."""
         old = {key.section.name: key for key in self._keys}
-        self._keys = tuple(
-            old[section.name] if section.name in old and old[section.name].section == section else Key(section, now_s)
-            for section in sections
-        )
+        self._keys = tuple(old.get(section.name) or Key(section, now_s) for section in sections)
+        for key, section in zip(self._keys, sections, strict=True):
+            if key.section != section:
+                key.change(section, now_s)
 
     def named(self, name: str | None) -> Key | None:
         """The key of this name; None when none is."""
@@ -122,6 +128,13 @@ class KeyRing:
         if not found:
             raise Unauthorized("the API key is not known")
         return found[0]
+
+
+def _resized(bucket: Bucket | None, limit: int | None, now_s: float) -> Bucket | None:
+    if bucket is None or limit is None:
+        return _bucket(limit, now_s)
+    bucket.refill(now_s)
+    return Bucket(limit, min(bucket.level, limit), now_s)
 
 
 def _bucket(limit: int | None, now_s: float) -> Bucket | None:

@@ -25,6 +25,8 @@ _NUM_IN_FLIGHT = attrgetter("num_in_flight")
 #: of the lane decided for, and to have at most so many requests: a prompt that need not be read again is worth that.
 _LEAST_SHARE = 0.9
 _MORE_REQUESTS, _TIMES_REQUESTS = 4, 1.5
+#: Rules that name the lane for its speed, which is then not why it is taken.
+_FOR_SPEED = frozenset({"best-rate", "held", "plain", "no-drafter"})
 
 
 class Router:
@@ -96,7 +98,7 @@ def _moved(decision: Decision, home: tuple[Lane, LaneView], best: tuple[Lane, La
     is_near = option is not None and option.rate >= decision.option.rate * _LEAST_SHARE
     if option is None or not is_near or _num_requests(*home) > limit:
         return decision
-    return replace(decision, option=option)
+    return replace(decision, option=option, rule="home" if decision.rule in _FOR_SPEED else decision.rule)
 
 
 def _num_requests(lane: Lane, view: LaneView) -> int:

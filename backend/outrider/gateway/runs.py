@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any
 
 import orjson
@@ -27,8 +27,8 @@ from outrider.runtimes.dialects import RESPONSES
 #: OpenAI has routes of these names below, which we have not: a 404, and not a response of that name.
 _RESPONSE = "/v1/responses/{id:(?!(?:compact|input_tokens)$)[^{}/]+}"
 _KEEP_ALIVE_S = 15.0
-#: How long another process may take to end a run that is deleted.
-_END_S = 5.0
+#: How long another process may take to end a run that is cancelled, and between two looks whether it has.
+_END_S, _LOOK_S = 5.0, 0.05
 MAX_NUMBER = 2**31 - 1
 MAX_ITEMS = 100
 
@@ -166,24 +166,23 @@ class RunRoutes:
         return record
 
     async def _cancelled(self, request: web.Request) -> Record:
+        """The run once it has ended; another process that has it is given a while."""
         record = await self._own(request)
         if record.is_over:
             return record
         await self._book.cancel(record)
         found = await self._own(request)
-        if not found.is_over:  # another process has it
+        if not found.is_over:
             await self._every("look", {})
+        ends_at_s = time.monotonic() + _END_S
+        while not found.is_over and time.monotonic() < ends_at_s:
+            await asyncio.sleep(_LOOK_S)
+            found = await self._own(request)
         return found
 
     async def _forget(self, request: web.Request) -> None:
-        """A process that has the run may end its work first: without its row it would not hear of the end."""
-        record = await self._cancelled(request)
-        if not record.is_over:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_END_S), aclosing(self._book.follow(record.id, record.num_events)) as left:
-                    async for _ in left:
-                        pass
-        await self._book.delete(record)
+        """Its work is ended first: without its row another process would not hear of the end."""
+        await self._book.delete(await self._cancelled(request))
 
     async def _follow(self, request: web.Request, record: Record, after: int) -> web.StreamResponse:
         """Comments keep the connection alive while nothing comes; a store that fails breaks it."""

@@ -217,7 +217,7 @@ class Surveyor:
         self, kind: Kind, ability: LaneAbility, key: tuple[object, ...], scene: tuple[int, tuple[float, float]]
     ) -> Menu:
         batch, caps = scene
-        plain_rate = 1 / self._learner.rounds.forwards(ability, batch, kind.context)[0]
+        plain_rate = 1 / self._learner.rounds.plain_s(ability, batch, kind.context)
         entries: list[Entry] = []
         refused: list[tuple[str, str, str]] = []
         for index, drafter in enumerate(ability.drafters):

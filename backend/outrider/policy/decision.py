@@ -10,7 +10,7 @@ from typing import Any
 from outrider.core import MAX_K, LaneLoad, LaneView
 from outrider.policy.acceptance import Cell, steps_at_most
 from outrider.policy.choose import Kind
-from outrider.policy.eligibility import REASONS, inexact
+from outrider.policy.eligibility import NOT_PAYING, REASONS, inexact
 from outrider.policy.features import Features
 from outrider.policy.nearest import distance
 from outrider.policy.options import Option, Refusal, Row
@@ -21,7 +21,10 @@ from outrider.policy.rounds import Rounds
 RULES = {
     "request": "the request fixed it",
     "best-rate": "it is expected to be fastest",
+    "held": "it was taken last, and nothing else has been clearly better for long enough",
     "plain": "no drafter is expected to gain over plain decoding",
+    "no-drafter": "there is no drafter that it may use",
+    "home": "the lane has the beginning of the conversation in its cache, and nearly the speed of the fastest",
     "objective": "it is the least that reaches the workload's objective",
     "control": "plain for comparison, as a small share of requests is",
     "explore": "tried to learn, as a small share of requests is",
@@ -86,7 +89,7 @@ class Decision:
 
     def plain_round_s(self) -> float:
         """Seconds of a plain round where this was decided, before correction."""
-        return self.rounds.forwards(self.option.lane, self.option.seen.batch, self.kind.context)[0]
+        return self.rounds.plain_s(self.option.lane, self.option.seen.batch, self.kind.context)
 
     def round_s(self, fill: float) -> float:
         """Seconds of a round of the plan when a share `fill` of its drafts is proposed, before correction."""
@@ -110,7 +113,9 @@ class Decision:
     def refused(self) -> tuple[Refusal, ...]:
         """Lanes and drafters that were left out."""
         lanes = [row.refusal for row in self.unfit]
-        return (*lanes, *chain.from_iterable([row.refused for row in self.rows]))
+        found = (*lanes, *chain.from_iterable([row.refused for row in self.rows]))
+        # Now and then what does not pay is tried all the same.
+        return tuple([one for one in found if one.code != NOT_PAYING or one.drafter != self.plan.drafter])
 
     @property
     def possible(self) -> tuple[Option, ...]:
@@ -134,8 +139,11 @@ class Decision:
         task = f"task {self.features.task} ({source})"
         if self.role:
             return f"{task}; {self.role}"
-        if self.kind.policy.match is None:
+        match = self.kind.policy.match
+        if match is None or (match.tasks is not None and self.features.task not in match.tasks):
             return f"no workload is for {task}, so {self.workload} by default"
+        if match.tasks is None:
+            return f"{task}; where it comes from is workload {self.workload}'s"
         return f"{task} belongs to workload {self.workload}"
 
     def _load_reason(self) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from outrider.core import DrafterAbility, LaneAbility, Surface
 from outrider.policy.features import Features
 
+#: Of a drafter that is left out for what it has shown.
+NOT_PAYING = "not-paying"
 #: Reason codes, and the sentence that answers show.
 REASONS = {
     "not-served": "the lane does not serve {detail}",
@@ -16,6 +18,7 @@ REASONS = {
     "shared-store": "the drafter learns from all tenants, and the request belongs to one",
     "not-allowed": "the workload does not allow the drafter here",
     "no-k": "the lane has no k between {detail}",
+    NOT_PAYING: "it has not paid for such requests, or not surely enough while the workload is behind plain decoding",
 }
 
 

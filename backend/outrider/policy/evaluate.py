@@ -89,7 +89,7 @@ class Evaluator:
         running = self.lane.max_running if record.num_running is None else record.num_running
         scene = (Occupancy(running, 0, True).batch, context_bucket(record.features.num_prompt_tokens))
         if plan.is_off:
-            return 1 / self.learner.rounds.forwards(self.lane, *scene)[0]
+            return 1 / self.learner.rounds.plain_s(self.lane, *scene)
         curve = self.learner.acceptance.curve(_cell(record, plan.drafter))
         seconds = self.learner.rounds.round_s(self.lane, plan.drafter, scene, curve.fill)
         tokens = curve.tokens[plan.k] if is_foreseen else _tokens(record, plan, curve)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from outrider.core import OFF, DrafterAbility, LaneAbility, Surface
+from outrider.policy.eligibility import NOT_PAYING
 from outrider.policy.rounds import Factors, Occupancy
 
 
@@ -165,6 +166,7 @@ class Row:
         """Let `fastest` be of those that are not `shut`."""
         if shut is not self.shut and shut != self.shut:
             self._rank(shut)
+            self._possible = self._refused = None
         self.shut = shut
 
     def _rank(self, shut: frozenset[str]) -> None:
@@ -213,10 +215,10 @@ class Row:
 
     @property
     def possible(self) -> tuple[Option, ...]:
-        """Plain decoding, and every drafter with its best k."""
+        """Plain decoding, and every drafter that was not shut with its best k."""
         if self._possible is None:
             plain = (self.plain,) if self.plain_rate else ()
-            self._possible = (*plain, *map(self.option, self.usable()))
+            self._possible = (*plain, *map(self.option, self.usable(self.shut)))
         return self._possible
 
     @property
@@ -233,4 +235,7 @@ class Row:
             for drafter, limit in long
             if limit is not None and self.num_tokens > limit
         ]
-        return tuple(Refusal(self.lane.name, *refusal) for refusal in (*self.menu.refused, *beyond))
+        shut = [
+            (entry.drafter.drafter, NOT_PAYING, "") for entry in self.usable() if entry.drafter.drafter in self.shut
+        ]
+        return tuple(Refusal(self.lane.name, *refusal) for refusal in (*self.menu.refused, *beyond, *shut))

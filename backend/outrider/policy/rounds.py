@@ -24,6 +24,10 @@ _AT_ONCE = frozenset({"ngram", "suffix", "prediction", "medusa"})
 _CONTEXTS = (128, 512, 2048, 8192, 32768)
 #: How fast corrections follow in the end; the n-th observation counts for 1 / (n + _DOUBT) at first.
 _RATE, _DOUBT = 0.2, 2.0
+#: Shares of an error that go to the arm: of plain rounds' little, since drafters are held against plain decoding, and
+#: a lane that is slower than predicted, or gets slower while nothing is speculated, must not make those look cheap
+#: that did not run; of drafters' rounds' half.
+_PLAIN_SHARE, _SHARE = 0.1, 0.5
 #: What one observation may say at most: a request that was stopped for a minute says no more than a slow one.
 _CLIP = math.log(2.0)
 #: Largest batches of the sizes that corrections tell apart; a last one is beyond.
@@ -120,16 +124,22 @@ class Rounds:
         """The same by the lane's name."""
 
     def forwards(self, ability: LaneAbility, num_running: int, context: int) -> tuple[float, ...]:
-        """Entry k: seconds of a round in which each running request has k + 1 rows, without drafting."""
+        """Entry k: seconds of a round in which each running request has k + 1 rows, or as many as there are always;
+        without drafting."""
         key = (ability, num_running, context)
         found = self._forwards.get(key)
         if found is None:
             if len(self._forwards) >= _MAX_REMEMBERED:
                 self._forwards.clear()
-            at = ability.cost.at
-            found = tuple(at(num_running, num_running * (k + 1), context) for k in range(MAX_K + 1))
+            at, least = ability.cost.at, max((drafter.least_rows for drafter in ability.drafters), default=1)
+            found = tuple(at(num_running, num_running * max(k + 1, least), context) for k in range(MAX_K + 1))
             self._forwards[key] = found
         return found
+
+    def plain_s(self, ability: LaneAbility, num_running: int, context: int) -> float:
+        """Seconds of a round whose drafts, where the lane cannot but make some, nobody takes."""
+        steps = sum(one.least_steps * self.draft_s(ability, one.drafter, num_running) for one in ability.drafters)
+        return self.forwards(ability, num_running, context)[0] + steps
 
     def draft_s(self, ability: LaneAbility, drafter: str, num_running: int) -> float:
         """Seconds that one draft step of the round's proposals takes."""
@@ -158,10 +168,11 @@ class Rounds:
         self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float, depth: int
     ) -> Iterator[float]:
         forwards = self.forwards(ability, *scene)
-        yield forwards[0]
+        yield self.plain_s(ability, *scene)
         step_s = self.draft_s(ability, drafter, scene[0])
+        least = next((one.least_steps for one in ability.drafters if one.drafter == drafter), 0)
         for k in range(1, MAX_K + 1):
-            yield (1 - fill) * forwards[0] + fill * forwards[k] + step_s * min(k, depth)
+            yield (1 - fill) * forwards[0] + fill * forwards[k] + step_s * max(min(k, depth), least)
 
     def correction(self, lane: str, drafter: str = OFF, batch: int = 1) -> float:
         """What predictions for this drafter on this lane in such a batch are multiplied by."""
@@ -208,10 +219,10 @@ class Rounds:
         arm, num = self._arms.get(key) or (self._arm(*key), 0)
         shared = self._lanes.get(lane, 0.0)
         error = math.log(observed_s / predicted_s) - shared - arm
-        # Half of it to each.
-        step = max(_RATE, 1 / (num + 1 + _DOUBT)) * min(max(error, -_CLIP), _CLIP) / 2
-        self._lanes[lane] = shared + step
-        self._arms[key] = (arm + step, num + 1)
+        step = max(_RATE, 1 / (num + 1 + _DOUBT)) * min(max(error, -_CLIP), _CLIP)
+        share = _PLAIN_SHARE if drafter == OFF else _SHARE
+        self._lanes[lane] = shared + step * (1 - share)
+        self._arms[key] = (arm + step * share, num + 1)
         for factors in self._factors_of.get(lane, ()):
             now = self._factors_now(factors.lane, factors.size)
             if any(abs(a - b) > _NEAR * b for a, b in zip(now, factors.now, strict=True)):

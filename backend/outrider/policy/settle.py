@@ -81,6 +81,8 @@ class Settler:
         self._incumbents: dict[tuple[object, ...], list[Incumbent]] = {}
         """Of one kind at loads far from each other, the last asked first: load around a bound between two stays with
         that one."""
+        self._longer: dict[tuple[object, ...], Gate] = {}
+        """Of tries of a larger k, by what they are tried for, drafter and that k: when the next is due."""
 
     def settle(self, kind: Kind, rows: Sequence[Row], *, is_run: bool = True) -> Settled | None:
         """None when no lane decodes plainly and no drafter is allowed.
@@ -100,11 +102,16 @@ class Settler:
         enough = _enough(kind, rows, plain, shut)
         if enough is not None:
             return Settled(enough, "objective")
-        if best is None or best.rate < plain.rate * MIN_GAIN:
-            best = plain
-        best = self._held(kind, rows, (plain, best), shut, is_run=is_run)
-        tried = self._try(kind, rows, (plain, best), ledger) if is_run else None
-        return tried or Settled(best, "best-rate" if best.k else "plain")
+        rule = "best-rate"
+        if best is None:
+            best, rule = plain, "no-drafter"
+        elif best.rate < plain.rate * MIN_GAIN:
+            best, rule = plain, "plain"
+        held = self._held(kind, rows, (plain, best), shut, is_run=is_run)
+        if held.k != best.k or held.drafter != best.drafter:
+            rule = "held"
+        tried = self._try(kind, rows, (plain, held), ledger) if is_run else None
+        return tried or Settled(held, rule)
 
     def _shut(self, kind: Kind, ledger: Ledger) -> frozenset[str]:
         """Drafters that do not pay as far as is known; with an overdrawn ledger all that are not known to pay."""
@@ -164,12 +171,20 @@ class Settler:
         ledger.next_try = ledger.num_decided
         rates = self._drawn_rates(kind, rows, self._due(kind, best, ledger))
         taken = max(rates, key=rates.__getitem__, default=None)
-        option = _longer(rows, best) if taken is None else _option_of(rows, taken)
-        if option is None:
+        if taken is None:
+            option = _longer(rows, best)
+            gate = None if option is None else self._longer_gate(kind, option)
+        else:
+            option, gate = _option_of(rows, taken), self._gate(kind, taken)
+        if option is None or gate is None or gate.due > ledger.num_decided:
             return None
-        if taken is not None:
-            self._gate(kind, taken).tried(ledger.num_decided)
+        gate.tried(ledger.num_decided)
         return Settled(option, "explore")
+
+    def _longer_gate(self, kind: Kind, option: Option) -> Gate:
+        """One that pays becomes the best plan, and the next larger k has a gate of its own."""
+        key = (kind.policy.workload, kind.cell.task, kind.cell.temperature, option.drafter, option.k)
+        return self._longer.setdefault(key, Gate())
 
     def _due(self, kind: Kind, best: Option, ledger: Ledger) -> list[str]:
         num, others = ledger.num_decided, [name for name in kind.policy.drafters if name != best.drafter]

@@ -49,7 +49,7 @@ class Abilities:
     plugin: tuple[str, ...] | None = None
     """Our plugin's active parts; None when there is no plugin."""
     counts_proposed: bool = True
-    """False where SGLang's own count would be wrong: it multiplies by the width at launch, and the width changes."""
+    """False where rounds do not all verify what the server was launched for, by which SGLang multiplies its count."""
     top_k: int | None = None
     num_draft_tokens: int | None = None
     attention_backend: str | None = None
@@ -108,12 +108,20 @@ def read_abilities(info: Mapping[str, Any]) -> Abilities:
         num_draft_tokens=_count(info, "speculative_num_draft_tokens"),
         attention_backend=_text(info, "attention_backend"),
         context_length=_count(info, "context_length") or _count(info, "max_req_input_len"),
-        max_running=_count(state, "effective_max_running_requests_per_dp") or _count(info, "max_running_requests"),
+        max_running=_max_running(states) or _count(info, "max_running_requests"),
         version=_text(info, "version"),
         device=_text(info, "device"),
         served=_served(info),
         routes=SGLANG_ROUTES,
     )
+
+
+def _max_running(states: object) -> int | None:
+    """Of all data-parallel ranks, as their loads are summed too; None when one of them does not say."""
+    ranks = states if isinstance(states, list) else []
+    counts = [_count(one, "effective_max_running_requests_per_dp") for one in ranks if isinstance(one, Mapping)]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(ranks) else None
 
 
 def _served(info: Mapping[str, Any]) -> frozenset[str]:
@@ -126,8 +134,8 @@ def _embedded(info: Mapping[str, Any], own: Mapping[str, Any]) -> Abilities:
     max_k = _count(own, "max_k")
     if max_k is None:
         raise ValueError("its /server_info has no outrider.max_k")
-    names = [name for name in own.get("drafters", ()) if name in DRAFTERS]
-    exact = SURFACES.intersection(own.get("exact_surfaces", ()))
+    names = [name for name in _names(own, "drafters") if name in DRAFTERS]
+    exact = SURFACES.intersection(_names(own, "exact_surfaces"))
     return Abilities(
         drafters={name: KRange(1, min(max_k, MAX_K)) for name in names},
         surfaces=exact,
@@ -196,6 +204,11 @@ def _count(info: Mapping[str, Any], key: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def _names(info: Mapping[str, Any], key: str) -> list[str]:
+    value = info.get(key)
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
 def _text(info: Mapping[str, Any], key: str) -> str | None:
     value = info.get(key)
     return value if isinstance(value, str) else None
@@ -229,7 +242,7 @@ def _speculation_differs(said: SpeculationSection, found: Abilities) -> list[tup
 
 def lane_ability(name: str, able: Abilities) -> LaneAbility:
     """What decisions need of it. Lanes of one make share the objects by which decisions remember them."""
-    makes = tuple((drafter, ks.min, ks.max) for drafter, ks in able.drafters.items())
+    makes = tuple((drafter, ks.min, ks.max, *_least(drafter, ks.max, able)) for drafter, ks in able.drafters.items())
     is_slow = able.is_embedded or able.device in _ARGMAX_DEVICES
     return LaneAbility(
         name,
@@ -242,8 +255,18 @@ def lane_ability(name: str, able: Abilities) -> LaneAbility:
     )
 
 
+def _least(drafter: str, max_k: int, able: Abilities) -> tuple[int, int]:
+    """Rows and draft steps of every round, whatever k is. SGLang verifies all that it was launched for and drafts all
+    steps, unless it switches them; then a head or a draft model still passes over what was accepted."""
+    if able.is_embedded:
+        return 1, 0
+    if able.counts_proposed:
+        return able.num_draft_tokens or max_k + 1, 1 if drafter == "ngram" else max_k
+    return 1, 1
+
+
 @lru_cache(maxsize=256)
-def _drafters(makes: tuple[tuple[str, int, int], ...], *, is_embedded: bool) -> tuple[DrafterAbility, ...]:
+def _drafters(makes: tuple[tuple[str, int, int, int, int], ...], *, is_embedded: bool) -> tuple[DrafterAbility, ...]:
     """An engine of ours draws the drafts of models; SGLang takes the likeliest, and keeps n-grams of all texts in one
     store."""
     return tuple(
@@ -253,6 +276,8 @@ def _drafters(makes: tuple[tuple[str, int, int], ...], *, is_embedded: bool) -> 
             is_sampled=is_embedded and drafter in DRAWN_DRAFTERS,
             depth=TREE_DEPTHS.get(drafter, MAX_K) if is_embedded else MAX_K,
             is_shared=not is_embedded and drafter == "ngram",
+            least_rows=rows,
+            least_steps=steps,
         )
-        for drafter, least, most in makes
+        for drafter, least, most, rows, steps in makes
     )

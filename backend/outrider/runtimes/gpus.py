@@ -10,9 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from outrider.core import GpuLoad
+
+
+class Nvml(Protocol):
+    """What is used of NVML, as `pynvml` has it."""
+
+    NVMLError: type[Exception]
+
+    def nvmlDeviceGetCount(self) -> int:
+        """GPUs of this machine."""
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
+        """What the next two ask about."""
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
+        """With `gpu`, in percent."""
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
+        """With `used` and `total`, in bytes."""
 
 
 def read_gpus(indices: Sequence[int]) -> tuple[GpuLoad, ...] | None:
@@ -21,8 +39,11 @@ def read_gpus(indices: Sequence[int]) -> tuple[GpuLoad, ...] | None:
     None when NVML cannot tell, and for none where there are several: which of them are meant is not known.
     """
     nvml = _library()
-    if nvml is None:
-        return None
+    return None if nvml is None else gpus_by(nvml, indices)
+
+
+def gpus_by(nvml: Nvml, indices: Sequence[int]) -> tuple[GpuLoad, ...] | None:
+    """The same as this library tells it."""
     try:
         meant = gpus_meant(indices, nvml.nvmlDeviceGetCount())
         return tuple(_read(nvml, index) for index in meant) or None
@@ -36,7 +57,7 @@ def gpus_meant(indices: Sequence[int], num_gpus: int) -> Sequence[int]:
 
 
 @cache
-def _library() -> Any:
+def _library() -> Nvml | None:
     """NVML, ready to be asked; None when it is not installed or finds no driver."""
     try:
         import pynvml
@@ -46,10 +67,11 @@ def _library() -> Any:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return None
-    return pynvml
+    library: Nvml = pynvml
+    return library
 
 
-def _read(nvml: Any, index: int) -> GpuLoad:
+def _read(nvml: Nvml, index: int) -> GpuLoad:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     try:
         rates = nvml.nvmlDeviceGetUtilizationRates(handle)

@@ -158,7 +158,8 @@ def _lane_load(body: Any, read_at_s: float) -> LaneLoad | None:
         limit,
         read_at_s,
         token_usage=max(usage) if len(usage) == len(loads) else None,
-        tokens_per_s=sum(speed) if len(speed) == len(loads) else None,
+        # SGLang fills it in only with metrics on, and says 0 otherwise.
+        tokens_per_s=sum(speed) if len(speed) == len(loads) and (any(speed) or not running) else None,
     )
 
 

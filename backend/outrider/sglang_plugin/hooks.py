@@ -54,7 +54,15 @@ class Hook:
         if self.kind == "exists":
             return True
         found = pkgutil.resolve_name(self.target)
-        return found is self.function if self.kind == "assign" else hasattr(found, "__wrapped__")
+        if self.kind == "assign":
+            return found is self.function
+        # SGLang's wrappers hold their hook; what it wraps itself has a `__wrapped__` as well.
+        while found is not None:
+            cells = getattr(found, "__closure__", None) or ()
+            if any(cell.cell_contents is self.function for cell in cells):
+                return True
+            found = getattr(found, "__wrapped__", None)
+        return False
 
 
 @dataclass(frozen=True, slots=True)

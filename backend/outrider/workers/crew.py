@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,17 +23,31 @@ from outrider.workers.process import WorkerProcess
 
 logger = logging.getLogger(__name__)
 
-#: How long a worker may take to listen, an order to be carried out, and figures to be told.
-_START_S, _ORDER_S, _PAGE_S = 60.0, 5.0, 2.0
-#: How long a worker may take to end beyond the grace of its requests: lanes are told, runs are stored.
-_END_S = 15.0
+#: How long an order may take to be carried out, and figures to be told.
+_ORDER_S, _PAGE_S = 5.0, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long a worker may take before it is killed, in seconds."""
+
+    start_s: float = 60.0
+    """To listen."""
+    hang_s: float = 20.0
+    """To answer while it serves. It is asked twice, for half of that each, as we may have been stopped ourselves."""
+    end_s: float = 15.0
+    """To end, beyond the grace of its requests: lanes are told, runs are stored."""
+
+
+_BOUNDS = Bounds()
 
 
 class Crew:
     """The workers of one gateway. `gateway` is the parent's own: it has the lanes, and serves nobody."""
 
-    def __init__(self, gateway: Gateway, setup: Setup) -> None:
+    def __init__(self, gateway: Gateway, setup: Setup, bounds: Bounds = _BOUNDS) -> None:
         """`setup` is the first worker's; the others' differ in their number."""
+        self._bounds = bounds
         self._gateway = gateway
         self._setup = setup
         self._lanes: Sequence[Lane] = [one.lane for one in gateway.supervisors]
@@ -108,11 +123,25 @@ class Crew:
                 self._tell_of(lane)
         if self._stopping.is_set():
             worker.signal(signal.SIGTERM)
-        late = asyncio.get_running_loop().call_later(_START_S, _kill_unless_ready, worker)
+        late = asyncio.get_running_loop().call_later(self._bounds.start_s, _kill_unless_ready, worker)
+        watch = asyncio.create_task(self._kill_when_hung(worker), name=f"watch of worker {index}")
         try:
             return await worker.ended()
         finally:
             late.cancel()
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+    async def _kill_when_hung(self, worker: WorkerProcess) -> None:
+        """Its connections would wait for ever, and new ones that the kernel gives it."""
+        half_s, num_missed = self._bounds.hang_s / 2, 0
+        while num_missed < 2:
+            await asyncio.sleep(half_s / 2)
+            if worker.is_ready and not self._stopping.is_set():
+                answer = await worker.ask("alive", {}, half_s)
+                num_missed = num_missed + 1 if answer is None else 0
+        self._problem = "it did not answer and was killed"
+        worker.signal(signal.SIGKILL)
 
     async def _answer(self, what: str, given: Mapping[str, Any]) -> Any:
         """What workers ask of us."""
@@ -168,7 +197,7 @@ class Crew:
         """Return when all have ended; those that do not in time are killed."""
         if not self._stopping.is_set():
             self.stop_soon()
-        grace_s = self._setup.config.server.shutdown_grace_s + _END_S
+        grace_s = self._setup.config.server.shutdown_grace_s + self._bounds.end_s
         if not self._tasks:
             return
         _, late = await asyncio.wait(self._tasks, timeout=grace_s)

@@ -59,6 +59,8 @@ async def _work(end: socket.socket) -> None:
         if order == "lane":
             member.hear(given["lane"], LaneNews.model_validate(given["news"]))
             return {}
+        if order == "alive":
+            return {}
         gateway = await asyncio.shield(ready)
         return gateway.orders.carry_out(order, given)
 

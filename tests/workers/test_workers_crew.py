@@ -1,0 +1,95 @@
+"""A crew of real processes: what becomes of workers that hang before they listen, while they serve, or at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+import pytest
+
+from gateway.world import eventually
+from outrider.app import looking_after
+from outrider.config import Config, ServerSection, UrlSection
+from outrider.errors import SetupError
+from outrider.workers.address import reserved
+from outrider.workers.crew import Bounds, Crew
+from outrider.workers.member import Setup
+from processes import children_of, is_alive
+
+FAR = UrlSection(name="far", kind="url", urls=("http://127.0.0.1:9",))
+
+
+@asynccontextmanager
+async def crew_of(count, bounds):
+    """Not started; it is stopped at the end."""
+    server = ServerSection(port=0, shutdown_grace_s=0.2)
+    with reserved(server) as port:
+        config = Config(server=server.model_copy(update={"port": port}), lanes=(FAR,))
+        async with looking_after(config) as gateway:
+            setup = Setup(index=0, count=count, config=config, lanes={}, drained=frozenset())
+            crew = Crew(gateway, setup, bounds)
+            try:
+                yield crew, gateway
+            finally:
+                await crew.stop()
+
+
+async def first_worker(but=()):
+    found = []
+    async with asyncio.timeout(30):
+        while not (found := [pid for pid in children_of(os.getpid()) if pid not in but]):
+            await asyncio.sleep(0.005)
+    return found[0]
+
+
+async def test_a_worker_that_hangs_before_it_listens_stops_the_start():
+    """After the bound it is killed, and the start says that there is none."""
+    others = children_of(os.getpid())
+    async with crew_of(1, Bounds(start_s=1.0)) as (crew, _):
+        starting = asyncio.create_task(crew.start())
+        pid = await first_worker(others)
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(SetupError, match="worker 0 ended with exit code -9 before it listened"):
+            async with asyncio.timeout(20):
+                await starting
+        assert not is_alive(pid)
+
+
+async def test_a_worker_that_hangs_while_it_serves_is_replaced():
+    """One that is only slow to answer once is not, and the address is served again."""
+    others = children_of(os.getpid())
+    async with crew_of(1, Bounds(hang_s=2.0)) as (crew, gateway):
+        await asyncio.wait_for(crew.start(), 60)
+        pid = await first_worker(others)
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(0.6)
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.sleep(2.0)
+        assert is_alive(pid)
+        os.kill(pid, signal.SIGSTOP)
+        await eventually(lambda: not is_alive(pid), within_s=15)
+        restarts = gateway.metrics.registry.get_sample_value
+        await eventually(lambda: restarts("outrider_worker_restarts_total", {"worker": "0"}) == 1, within_s=15)
+        await eventually(lambda: restarts("outrider_worker_up", {"worker": "0"}) == 1, within_s=60)
+        async with aiohttp.ClientSession() as session, session.get(f"{crew.url}/live") as response:
+            assert response.status == 200
+
+
+async def test_a_worker_that_does_not_stop_is_killed():
+    """After the grace of requests and what ending takes; none is left behind, and the others end by themselves."""
+    others = children_of(os.getpid())
+    async with crew_of(2, Bounds(end_s=3.0)) as (crew, _):
+        await asyncio.wait_for(crew.start(), 90)
+        pids = [pid for pid in children_of(os.getpid()) if pid not in others]
+        assert len(pids) == 2
+        os.kill(pids[0], signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(15):
+                await crew.stop()
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pids[0], signal.SIGCONT)
+        assert not any(map(is_alive, pids))
