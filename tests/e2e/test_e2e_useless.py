@@ -20,7 +20,7 @@ from outrider.policy.loader import Source, load_policies
 from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.speculation.proposal import PointMass
 from outrider.speculation.target import SamplingLaw
-from outrider.workloads.prompts import load_prompts
+from outrider.workloads.suite import load_prompts
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
