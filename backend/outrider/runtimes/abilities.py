@@ -206,7 +206,7 @@ def _count(info: Mapping[str, Any], key: str) -> int | None:
 
 def _names(info: Mapping[str, Any], key: str) -> list[str]:
     value = info.get(key)
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
 
 
 def _text(info: Mapping[str, Any], key: str) -> str | None:
