@@ -58,14 +58,19 @@ def corpus(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return corpus
 
 
-def trainer_of(kind: Kind, model: Path, engine: Engine, corpus: Corpus, folder: Path) -> Trainer:
-    """As a new process makes it, with a clock by which every step takes a second."""
+def trainer_of(
+    kind: Kind, model: Path, engine: Engine, corpus: Corpus, folder: Path, num_training: int | None = None
+) -> Trainer:
+    """As a new process makes it, with a clock by which every step takes a second; on all windows or on so many."""
     stored = read_state(folder)
     selection = select(corpus.texts, 40, 64) if stored is None else restore(stored["selection"], corpus.texts)
     job = Job(kind, model, folder, corpus.path.parent)
     recipe = recipe_for(job, engine, output_for(job, engine, selection.token_ids))
     paths = cache_features(engine.model, selection.written, corpus.path.parent / "states", quiet)
     pieces = windows(selection.written, paths, recipe.columns, 64)
+    if num_training is not None:
+        held_out = [one for one in pieces if one.text.index in selection.held_out]
+        pieces = held_out + [one for one in pieces if one not in held_out][:num_training]
     ticks = count()
     settings = TrainSettings(NUM_STEPS, batch_tokens=128, clock=lambda: float(next(ticks)))
     trainer = Trainer(recipe, selection, pieces, folder, settings)
@@ -97,6 +102,15 @@ def test_a_killed_run_ends_as_one_that_was_not(
     for name, tensor in whole.recipe.parameters.items():
         assert torch.equal(tensor, last.recipe.parameters[name]) and torch.equal(tensor, one["parameters"][name])
     assert all(moments["step"] == NUM_STEPS for moments in one["optimizer"]["state"].values())
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
+def test_a_head_learns_what_it_sees(model: Path, engine: Engine, corpus: Corpus, tmp_path: Path, kind: Kind) -> None:
+    """Of the same few words again and again the loss falls."""
+    trainer = trainer_of(kind, model, engine, corpus, tmp_path, num_training=2)
+    trainer.run(quiet)
+    losses = [loss for _, loss in trainer.state.losses]
+    assert losses[-1] < 0.99 * losses[0]
 
 
 def test_a_state_that_says_nothing_is_refused(tmp_path: Path) -> None:
