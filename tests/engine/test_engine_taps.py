@@ -31,7 +31,6 @@ class _Recorder:
         self._answer = answer
         self._num_observed = 0
         self.states: dict[int, torch.Tensor] = {}
-        self.num_again = 0
 
     def observe(self, token_id: int) -> None:
         assert token_id == self._answer[self._num_observed]
@@ -39,7 +38,6 @@ class _Recorder:
 
     def observe_features(self, start: int, features: torch.Tensor) -> None:
         for position, state in enumerate(features, start):
-            self.num_again += position in self.states
             self.states[position] = state
 
     def propose(self, k: int) -> TopKTree:
