@@ -45,6 +45,16 @@ def test_load_around_a_band_changes_the_plan_a_few_times() -> None:
     assert changes(plans) <= 3
 
 
+def test_a_lane_that_was_away_is_taken_again_at_once() -> None:
+    """While it was, others had its requests; what would have been taken on it is not forgotten for that."""
+    policies = only(exploration=QUIET)
+    able, plain = view(EMBEDDED), view(LaneAbility("plain", (), cost=EMBEDDED.cost))
+    before = decide(policies, features("quote"), able, plain).plan
+    assert before.k > 0
+    assert all(decide(policies, features("quote"), plain).plan.is_off for _ in range(20))
+    assert decide(policies, features("quote"), able, plain).plan == before
+
+
 def test_acceptance_around_a_pivot_changes_the_plan_a_few_times() -> None:
     """True acceptance swings around the point where speculation begins to pay, with learning at every request."""
     policies = only(drafters={"draft_model": {"max_k": 8}}, exploration=QUIET)

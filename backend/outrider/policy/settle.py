@@ -152,7 +152,10 @@ class Settler:
             return incumbent.settle(best, best)
         if not incumbent.k:
             return incumbent.settle(best, plain)
-        return incumbent.settle(best, _held_option(rows, incumbent, shut))
+        held = _held_option(rows, incumbent, shut)
+        if held is None and not any(row.has_drafter(incumbent.drafter) for row in rows):
+            return best  # its lane is away, which says nothing of what to take when it is back
+        return incumbent.settle(best, held)
 
     def _try(self, kind: Kind, rows: Sequence[Row], known: tuple[Option, Option], ledger: Ledger) -> Settled | None:
         """Now and then plain instead of speculation, or a drafter that is not the best known; within the limits."""
