@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from markov import write_ending_checkpoint
 from outrider.engine.checkpoint import read_config
 from outrider.engine.drafters.eagle_checkpoint import HeadCheckpoint, write_head
 from outrider.engine.drafters.eagle_net import Kind, config_for
@@ -45,3 +47,12 @@ def write_random_heads(folder: Path, target: Path, tokens: Iterable[int] | None 
     for kind in ("eagle", "eagle3"):
         write_head(folder / kind, random_head(target, kind, tokens))
     write_medusa(folder / "medusa", random_medusa(target, tokens), target.name)
+
+
+def write_toy_pair(folder: Path, log_probs: np.ndarray) -> None:
+    """A chain of four tokens in `target`, in `draft` a model that follows a blurred copy, and heads of every kind."""
+    write_ending_checkpoint(folder / "target", log_probs)
+    blurred = log_probs.copy()
+    blurred[:, :4] *= 0.4
+    write_ending_checkpoint(folder / "draft", blurred)
+    write_random_heads(folder, folder / "target", range(4))

@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 
+from outrider.cli.bench.closed_loop import Useless
 from outrider.config import packaged_data
 from outrider.core import Hints, LaneAbility, LaneLoad, LaneView, SpecStats
 from outrider.engine.drafters.guarded import GuardedDrafter
@@ -18,29 +19,12 @@ from outrider.policy.features import Features, extract_features
 from outrider.policy.learning import MAX_SLOWDOWN, Feedback
 from outrider.policy.loader import Source, load_policies
 from outrider.policy.plan import PLAN_OFF, Plan
-from outrider.speculation.proposal import PointMass
 from outrider.speculation.target import SamplingLaw
 from outrider.workloads.suite import load_prompts
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
 NUM_REQUESTS, NUM_TOKENS = 80, 13
-
-
-class Useless:
-    """Every proposal is full and wrong: a token that the model does not write."""
-
-    def __init__(self, token_id: int) -> None:
-        self._token_id = token_id
-
-    def observe(self, token_id: int) -> None:
-        """What was written changes nothing."""
-
-    def propose(self, k: int) -> PointMass:
-        return PointMass((self._token_id,) * k)
-
-    def free(self) -> None:
-        """Holds nothing."""
 
 
 @dataclass

@@ -15,13 +15,13 @@ import pytest
 import torch
 from scipy import stats
 
-from markov import ALPHABET, EOS, VOCAB, write_ending_checkpoint
+from markov import ALPHABET, EOS, VOCAB
 from outrider.engine.drafters.sources import DraftOptions
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.sequence import GenerateRequest
 from outrider.policy.plan import Plan
 from outrider.speculation.target import History, SamplingLaw, Target
-from random_heads import write_random_heads
+from random_heads import write_toy_pair
 
 LAW = SamplingLaw(1.1, 3, 0.97, 0.02, 1.3, 0.4, 0.3, ((2, 0.8),))
 PROMPT = tuple((i * i + i // 3) % 4 for i in range(18))
@@ -33,11 +33,7 @@ PATTERN, ALLOWED = "[ABD]{2}[A-C][A-D]{9}", ("ABD", "ABD", "ABC")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, chain: np.ndarray) -> Path:
     folder = tmp_path_factory.mktemp("laws")
-    write_ending_checkpoint(folder / "target", chain)
-    blurred = chain.copy()
-    blurred[:, :4] *= 0.4
-    write_ending_checkpoint(folder / "draft", blurred)
-    write_random_heads(folder, folder / "target", range(4))
+    write_toy_pair(folder, chain)
     return folder
 
 

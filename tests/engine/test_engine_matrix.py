@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from markov import EOS, VOCAB, add_end, write_ending_checkpoint
+from markov import EOS, VOCAB, add_end
 from outrider.config import packaged_data
 from outrider.engine.drafters import Drafter
 from outrider.engine.drafters.draft_memory import DraftMemory
@@ -32,7 +32,7 @@ from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.speculation.proposal import TopKTree
 from outrider.speculation.target import SamplingLaw
 from outrider.workloads.suite import load_prompts
-from random_heads import write_random_heads
+from random_heads import write_random_heads, write_toy_pair
 from random_llama import write_random_llama
 
 #: What the embedded engine has.
@@ -137,12 +137,8 @@ class World:
 def toy(tmp_path_factory: pytest.TempPathFactory, chain: np.ndarray) -> World:
     """A chain of four tokens, on which look-up finds much, and a draft model that follows a blurred copy."""
     folder = tmp_path_factory.mktemp("toy")
-    write_ending_checkpoint(folder / "target", chain)
-    blurred = chain.copy()
-    blurred[:, :4] *= 0.4
-    write_ending_checkpoint(folder / "draft", blurred)
+    write_toy_pair(folder, chain)
     write_layer_set(folder / "set.json", LayerSet(num_layers=1, skip=()))
-    write_random_heads(folder, folder / "target", range(4))
     return World(folder, [tuple((7 * i * i + 3 * i + s) % 4 for i in range(19 + s)) for s in range(11)])
 
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from gateway.test_gateway_runs import (
+from gateway.runs_world import (
     BACKGROUND,
     EVENTS,
     RUNS,

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 import pytest
 
-from gateway.test_gateway_runs import (
+from gateway.runs_world import (
     BACKGROUND,
     RUNS,
     TEXT,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NUM_SLICES = 8
 
 
-class _Useless:
+class Useless:
     """A drafter whose every proposal is full and wrong: a token that the model hardly ever writes."""
 
     def __init__(self, token_id: int) -> None:
@@ -35,6 +35,7 @@ class _Useless:
         """What was written changes nothing."""
 
     def propose(self, k: int) -> Proposal:
+        """One token, `k` times."""
         from outrider.speculation.proposal import PointMass
 
         return PointMass((self._token_id,) * k)
@@ -104,7 +105,7 @@ class _Queue:
         case = replace(case, max_tokens=min(limit, case.max_tokens))
         decision = self._decider.decide(case, self._turn.cell.size - 1) if self._setting == POLICY else None
         plan = plan_of(self._setting) if decision is None else decision.plan
-        useless = _Useless(self._ours.engine.tokenizer.vocab_size - 1) if self._turn.cell.is_hopeless else None
+        useless = Useless(self._ours.engine.tokenizer.vocab_size - 1) if self._turn.cell.is_hopeless else None
         number = len(self._started)
         self._ours.start(f"bench-{number}", case, plan, seed=SEED + number, drafter=useless)
         self._running[f"bench-{number}"] = request = Request(case, plan, decision)
