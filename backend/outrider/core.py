@@ -196,8 +196,8 @@ class DrafterAbility:
     """Draft steps of a round at most, where it drafts trees: of more nodes a tree gets broader and not deeper."""
     is_shared: bool = False
     """True when it learns from the texts of all tenants alike, so that a tenant's request must not use it."""
-    least_rows: int = 1
-    least_steps: int = 0
+    min_num_rows: int = 1
+    min_num_steps: int = 0
     """In every round whatever k is, as the server's launch has set it: rows of each request, and draft steps."""
 
 

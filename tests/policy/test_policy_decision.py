@@ -62,7 +62,7 @@ def test_why_a_workload_was_asked_is_what_it_matches_on() -> None:
     found = [
         (features("code"), "task code (given by the request) belongs to workload code"),
         (features("chat"), f"no workload is for {task}, so code by default"),
-        (features("chat", tenant="t"), f"{task}; where it comes from is workload mine's"),
+        (features("chat", tenant="t"), f"{task}; workload mine takes it"),
     ]
     for one, reason in found:
         assert decide(policies, one).reasons[0] == reason

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from policy_world import features, lane, only, toy_cost, workload
 
-from outrider.core import LaneAbility
+from outrider.core import DrafterAbility, LaneAbility
 from outrider.errors import ConfigError
+from outrider.policy.acceptance import Cell
 from outrider.policy.evaluate import Evaluator, Record, advise, speed_of, to_yaml
 from outrider.policy.limits import Band
 from outrider.policy.loader import Source, load_policies
@@ -45,6 +46,17 @@ def test_a_smaller_k_is_read_off_the_histogram() -> None:
     rate = Evaluator(LANE, [one]).rate(one, Plan("draft_model", 2))
     assert rate == pytest.approx((1 + 0.6 + 0.4) / (0.02 * 1.2))
     assert Evaluator(LANE, [one]).rate(one, PLAN_OFF) == pytest.approx(50)
+
+
+def test_a_tree_costs_what_decisions_charge_for_it() -> None:
+    """Its depth is bounded: of more nodes it gets broader."""
+    able = LaneAbility("one", (DrafterAbility("eagle3", tuple(range(1, 17)), depth=6),), cost=toy_cost(0.5))
+    one = record(None)
+    evaluator = Evaluator(able, [])
+    cell = Cell("eagle3", False, 0, "chat", 0)
+    tokens = evaluator.learner.acceptance.curve(cell).tokens[12]
+    rate = evaluator.rate(one, Plan("eagle3", 12), is_foreseen=True)
+    assert tokens / rate == pytest.approx(0.02 * (1 + 6 * 0.5), rel=0.05)
 
 
 def test_a_larger_k_is_estimated_from_all_records() -> None:

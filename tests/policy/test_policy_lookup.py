@@ -53,6 +53,12 @@ def test_told_share() -> None:
     assert told_share([1, 2]) == 0.0
 
 
+def test_text_without_spaces_is_split_by_character() -> None:
+    """A repeated clause of Chinese is told, and typographic signs are no part of words."""
+    assert told_share(split_text("天空是蓝色的，草地是绿色的。" * 3)) > 0.5
+    assert split_text("“so”") == ["“".encode(), b"so", "”".encode()]
+
+
 def test_a_copy_is_replayed_as_all_but_certain() -> None:
     """Once the first pair is written every draft is right; a text that shares no pair is never drafted."""
     prompt = "Repeat this. The keeper climbed the old steps every evening to light the lamp in the fog."

@@ -84,7 +84,7 @@ def test_the_closed_form_has_a_knee() -> None:
 
 def test_what_is_set_at_launch_is_paid_whatever_k_is() -> None:
     """A tree's width and depth, in plain rounds too; and so no k below the largest is worth taking."""
-    tree = DrafterAbility("eagle3", (1, 2, 3), least_rows=8, least_steps=3)
+    tree = DrafterAbility("eagle3", (1, 2, 3), min_num_rows=8, min_num_steps=3)
     ability, rounds = LaneAbility("one", (tree,), cost=toy_cost(0.1, knee=4)), Rounds()
     seconds = rounds.round_s(ability, "eagle3", (2, 100), 1.0)
     assert rounds.forwards(ability, 2, 100)[0] == rounds.forwards(ability, 2, 100)[7] == pytest.approx(0.02 * 4)
@@ -98,7 +98,7 @@ def test_what_is_set_at_launch_is_paid_whatever_k_is() -> None:
 
 def test_a_plain_lane_is_better_than_one_that_verifies_a_tree_without_drafts() -> None:
     """Off on a lane whose width is set costs the whole tree."""
-    tree = DrafterAbility("eagle3", (1, 2, 3), least_rows=32, least_steps=3)
+    tree = DrafterAbility("eagle3", (1, 2, 3), min_num_rows=32, min_num_steps=3)
     lanes = [LaneAbility("tree", (tree,), cost=toy_cost(0.1, 8)), LaneAbility("plain", (), cost=toy_cost(0.1, 8))]
     decision = decide(only(drafters={"eagle3": {}}), features("code"), *map(view, lanes))
     assert (decision.lane, decision.plan.k) == ("plain", 0)

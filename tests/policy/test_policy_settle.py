@@ -45,6 +45,29 @@ def test_load_around_a_band_changes_the_plan_a_few_times() -> None:
     assert changes(plans) <= 3
 
 
+@pytest.mark.parametrize("other", [{"priority": -1}, {"tenant": "t"}])
+def test_what_bounds_one_request_leaves_the_plan_of_others(other: dict) -> None:
+    """A share of the drafts by priority, and a store that no tenant may use, in every second request."""
+    shared = DrafterAbility("ngram", (1, 2, 4, 8), is_shared=True)
+    able = view(LaneAbility("one", (shared,), cost=EMBEDDED.cost), 1)
+    policies = only(exploration=QUIET, shares={"low": 0.5}, drafters={"ngram": {"max_k": 8}})
+    first = decide(policies, features("quote"), able).plan
+    for _ in range(20):
+        bounded = decide(policies, features("quote", **other), able).plan
+        assert bounded.k < first.k
+        assert decide(policies, features("quote"), able).plan == first
+
+
+def test_lanes_with_one_k_each_keep_their_plans_while_one_is_away() -> None:
+    """As SGLang's are without our plugin: what another lane of the drafter can do is not that plan."""
+    policies = only(exploration=QUIET, drafters={"ngram": {"max_k": 8}})
+    long, short = (view(LaneAbility(f"k{k}", (DrafterAbility("ngram", (k,)),), cost=EMBEDDED.cost)) for k in (8, 2))
+    before = decide(policies, features("quote"), long, short).plan
+    for _ in range(20):
+        assert decide(policies, features("quote"), short).plan.k in (0, 2)
+    assert decide(policies, features("quote"), long, short).plan == before
+
+
 def test_a_lane_that_was_away_is_taken_again_at_once() -> None:
     """While it was, others had its requests; what would have been taken on it is not forgotten for that."""
     policies = only(exploration=QUIET)

@@ -160,7 +160,7 @@ def test_decisions_get_what_the_lane_says():
     """K one by one, its own limits, and costs of the kind of machine that it is on."""
     stock = lane_ability("stock", read_abilities(NGRAM))
     assert (stock.name, stock.has_plain, stock.max_running, stock.cost) == ("stock", False, 6, SMALL_CPU)
-    assert stock.drafters == (DrafterAbility("ngram", (7,), is_shared=True, least_rows=8, least_steps=1),)
+    assert stock.drafters == (DrafterAbility("ngram", (7,), is_shared=True, min_num_rows=8, min_num_steps=1),)
     assert "temperature" not in stock.exact and "grammar" in stock.exact
     gpu = lane_ability("gpu", read_abilities(EAGLE))
     assert gpu.cost.knee > SMALL_CPU.knee and not gpu.drafters[0].is_sampled
@@ -200,7 +200,7 @@ def test_what_a_launch_has_set_is_paid_in_every_round():
     for least, cases in infos.items():
         for info in cases:
             (drafter,) = lane_ability("a", read_abilities(info)).drafters
-            assert (drafter.least_rows, drafter.least_steps) == least
+            assert (drafter.min_num_rows, drafter.min_num_steps) == least
 
 
 def test_what_is_not_served_is_known():

@@ -134,7 +134,7 @@ def _resized(bucket: Bucket | None, limit: int | None, now_s: float) -> Bucket |
     if bucket is None or limit is None:
         return _bucket(limit, now_s)
     bucket.refill(now_s)
-    return Bucket(limit, min(bucket.level, limit), now_s)
+    return Bucket(limit, max(limit - (bucket.limit - bucket.level), 0), now_s)
 
 
 def _bucket(limit: int | None, now_s: float) -> Bucket | None:

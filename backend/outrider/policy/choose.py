@@ -63,7 +63,8 @@ class Kind:
     def __post_init__(self) -> None:
         cell, features = self.cell, self.features
         self.place = cell[2:]
-        self.held = (self.policy.workload, cell.task, cell.temperature, self.floor, features.has_prediction)
+        bounds = (features.priority > 0) - (features.priority < 0), features.tenant is None, (*features.surfaces,)
+        self.held = (self.policy.workload, cell.task, cell.temperature, self.floor, features.has_prediction, *bounds)
         self.is_fixed = self.drafter is not None or self.k is not None
 
     @property

@@ -142,9 +142,9 @@ class Decision:
         match = self.kind.policy.match
         if match is None or (match.tasks is not None and self.features.task not in match.tasks):
             return f"no workload is for {task}, so {self.workload} by default"
-        if match.tasks is None:
-            return f"{task}; where it comes from is workload {self.workload}'s"
-        return f"{task} belongs to workload {self.workload}"
+        if match.model_fields_set == {"tasks"}:
+            return f"{task} belongs to workload {self.workload}"
+        return f"{task}; workload {self.workload} takes it"
 
     def _load_reason(self) -> str:
         seen = self.option.seen

@@ -14,7 +14,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from outrider.core import MAX_K, Drafter, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
 from outrider.errors import ConfigError
-from outrider.policy.acceptance import LOOK_UPS, Cell, Curve, expected_tokens, length_bucket, temperature_bucket
+from outrider.policy.acceptance import (
+    LOOK_UPS,
+    Cell,
+    Curve,
+    expected_tokens,
+    length_bucket,
+    steps_at_most,
+    temperature_bucket,
+)  # fmt: skip
 from outrider.policy.counts import depth_counts
 from outrider.policy.decide import PolicySet
 from outrider.policy.features import Features
@@ -90,8 +98,10 @@ class Evaluator:
         scene = (Occupancy(running, 0, True).batch, context_bucket(record.features.num_prompt_tokens))
         if plan.is_off:
             return 1 / self.learner.rounds.plain_s(self.lane, *scene)
-        curve = self.learner.acceptance.curve(_cell(record, plan.drafter))
-        seconds = self.learner.rounds.round_s(self.lane, plan.drafter, scene, curve.fill)
+        cell = _cell(record, plan.drafter)
+        curve = self.learner.acceptance.curve(cell)
+        depth = next((steps_at_most(one, cell) for one in self.lane.drafters if one.drafter == plan.drafter), MAX_K)
+        seconds = self.learner.rounds.round_s(self.lane, plan.drafter, scene, curve.fill, depth)
         tokens = curve.tokens[plan.k] if is_foreseen else _tokens(record, plan, curve)
         return tokens / seconds[plan.k]
 

@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol
 from outrider.core import MAX_K, SpecStats
 from outrider.suffixes import MAX_MATCH, Growth, SuffixAutomaton, best_growth
 
-#: Over bytes, which takes half as long as over characters: all that is not ASCII counts as letters.
-_PIECE = re.compile(rb" ?[A-Za-z\x80-\xff]+| ?\d| ?[^\sA-Za-z\d_\x80-\xff]+|_|\s+")
+#: Over bytes, which takes half as long as over characters. What is not ASCII counts as letters, but for the planes of
+#: signs and of scripts without spaces, such as Chinese, where each character is a piece.
+_PIECE = re.compile(rb" ?[A-Za-z\x80-\xe1\xee-\xff]+| ?\d| ?[^\sA-Za-z\d_\x80-\xff]+|[\xe2-\xed][\x80-\xbf]{2}|_|\s+")
 #: A pair is where look-up starts, as in the engine's drafter.
 _MIN_MATCH = 2
 #: What the engine's n-gram drafter follows: the longest match up to this, and two drafts for each matched token.

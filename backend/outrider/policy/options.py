@@ -213,10 +213,6 @@ class Row:
             return Refusal(self.lane.name, None, "not-served", ", ".join(self.unserved))
         return Refusal(self.lane.name, None, "not-exact", ", ".join(self.inexact))
 
-    def has_drafter(self, drafter: str) -> bool:
-        """The lane has it, whether or not it may be used now."""
-        return any(one.drafter == drafter for one in self.lane.drafters)
-
     @property
     def possible(self) -> tuple[Option, ...]:
         """Plain decoding, and every drafter that was not shut with its best k."""

@@ -131,14 +131,14 @@ class Rounds:
         if found is None:
             if len(self._forwards) >= _MAX_REMEMBERED:
                 self._forwards.clear()
-            at, least = ability.cost.at, max((drafter.least_rows for drafter in ability.drafters), default=1)
+            at, least = ability.cost.at, max((drafter.min_num_rows for drafter in ability.drafters), default=1)
             found = tuple(at(num_running, num_running * max(k + 1, least), context) for k in range(MAX_K + 1))
             self._forwards[key] = found
         return found
 
     def plain_s(self, ability: LaneAbility, num_running: int, context: int) -> float:
         """Seconds of a round whose drafts, where the lane cannot but make some, nobody takes."""
-        steps = sum(one.least_steps * self.draft_s(ability, one.drafter, num_running) for one in ability.drafters)
+        steps = sum(one.min_num_steps * self.draft_s(ability, one.drafter, num_running) for one in ability.drafters)
         return self.forwards(ability, num_running, context)[0] + steps
 
     def draft_s(self, ability: LaneAbility, drafter: str, num_running: int) -> float:
@@ -170,7 +170,7 @@ class Rounds:
         forwards = self.forwards(ability, *scene)
         yield self.plain_s(ability, *scene)
         step_s = self.draft_s(ability, drafter, scene[0])
-        least = next((one.least_steps for one in ability.drafters if one.drafter == drafter), 0)
+        least = next((one.min_num_steps for one in ability.drafters if one.drafter == drafter), 0)
         for k in range(1, MAX_K + 1):
             yield (1 - fill) * forwards[0] + fill * forwards[k] + step_s * max(min(k, depth), least)
 

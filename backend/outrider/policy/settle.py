@@ -22,6 +22,8 @@ _SWITCH_GAIN, _STREAK, _DWELL = 1.05, 3, 8
 _SLIGHT_GAIN, _PATIENCE = 1.01, 16
 #: Of the best plan's speed, what a try of a larger k must be expected to keep.
 _LITTLE = 0.9
+#: Kinds of requests whose plans are remembered.
+_MAX_HELD = 4096
 #: Batches of less than this times each other share what was taken last.
 _FAR = 4
 
@@ -54,8 +56,8 @@ class Incumbent:
         """The best plan, or the held one while it is not beaten clearly and for long enough."""
         self.num_held += 1
         if held is None:
-            # The held plan is not possible for this request; for others it may be again. What sheds load is followed
-            # at once, and grows again only after a streak, or it would come and go with every request.
+            # Not possible at this load or any more: what a request itself bounds is remembered apart. What sheds load
+            # is followed at once, and grows again only after a streak, or it would come and go with every request.
             if best.k < self.k:
                 return self._switch(best)
             self.num_beaten += 1
@@ -134,7 +136,8 @@ class Settler:
         plain, best = known
         if not best.seen.is_known:
             return best
-        key = kind.held
+        # A lane that is away says nothing of what to take when it is back.
+        key = (*kind.held, frozenset([id(row.lane.drafters) for row in rows]))
         batch = best.seen.batch
         found = self._incumbents.get(key, [])
         for place, incumbent in enumerate(found):
@@ -144,6 +147,8 @@ class Settler:
                 break
         else:
             if is_run:
+                if len(self._incumbents) >= _MAX_HELD:
+                    self._incumbents.clear()
                 self._incumbents[key] = [Incumbent(best.drafter, best.k, batch), *found]
             return best
         if not is_run:
@@ -152,10 +157,7 @@ class Settler:
             return incumbent.settle(best, best)
         if not incumbent.k:
             return incumbent.settle(best, plain)
-        held = _held_option(rows, incumbent, shut)
-        if held is None and not any(row.has_drafter(incumbent.drafter) for row in rows):
-            return best  # its lane is away, which says nothing of what to take when it is back
-        return incumbent.settle(best, held)
+        return incumbent.settle(best, _held_option(rows, incumbent, shut))
 
     def _try(self, kind: Kind, rows: Sequence[Row], known: tuple[Option, Option], ledger: Ledger) -> Settled | None:
         """Now and then plain instead of speculation, or a drafter that is not the best known; within the limits."""

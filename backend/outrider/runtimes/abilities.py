@@ -276,8 +276,8 @@ def _drafters(makes: tuple[tuple[str, int, int, int, int], ...], *, is_embedded:
             is_sampled=is_embedded and drafter in DRAWN_DRAFTERS,
             depth=TREE_DEPTHS.get(drafter, MAX_K) if is_embedded else MAX_K,
             is_shared=not is_embedded and drafter == "ngram",
-            least_rows=rows,
-            least_steps=steps,
+            min_num_rows=rows,
+            min_num_steps=steps,
         )
         for drafter, least, most, rows, steps in makes
     )
