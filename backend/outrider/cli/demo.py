@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Names in workloads/tasks.yaml.
 PROMPTS = ("code-stack", "quote-bees", "creative-dragon")
 #: Sampled answers use it for both runs, so that they have the same length.
-SEED = 7
+SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
