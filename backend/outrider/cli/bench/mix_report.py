@@ -103,8 +103,8 @@ def mix_plots(regret: Regret) -> list[Plot]:
     """The policy against hindsight and against no speculation, by workload and batch."""
     best = Labels(
         "policy-best", "Policy against the best setting", "times as fast", "",
-        "Tokens per second under the policy over those of the fixed setting that was best there in the other rounds, or "
-        "in this one where it is the only one: 1 is no regret.",
+        "Tokens per second under the policy over those of the fixed setting that was best there in the other rounds, "
+        "or in this one where it is the only one: 1 is no regret.",
     )  # fmt: skip
     off = Labels(
         "policy-off", "Policy against no speculation", "times as fast", "",
