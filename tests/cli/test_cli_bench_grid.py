@@ -111,3 +111,10 @@ def test_bad_options_are_named(tmp_path: Path, toy_folder: Path, option: str, va
     assert isinstance(result.exception, ConfigError)
     assert re.search(rf"{option} {value}", str(result.exception))
     assert not (tmp_path / "grid" / FILE).exists()
+
+
+def test_a_folder_that_cannot_be_made_stops_the_start(tmp_path: Path, toy_folder: Path) -> None:
+    """With the option's name."""
+    (tmp_path / "grid").write_text("a file", encoding="utf-8")
+    result = run(tmp_path / "grid", toy_folder, "--settings", SETTINGS)
+    assert isinstance(result.exception, ConfigError) and f"--out {tmp_path / 'grid'}: " in str(result.exception)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from bench_traffic import CHAT, CODE, NGRAM, hopeless_round, request, round_of, traffic
 
 from outrider.cli.bench.aims import Aim
-from outrider.cli.bench.mix_report import mix_aims, mix_parts
+from outrider.cli.bench.mix_report import missing_cells, mix_aims, mix_parts, mix_plots, write_mix_report
 from outrider.cli.bench.regret import Regret
 from outrider.cli.bench.samples import SETTING_OFF
 
@@ -81,3 +83,21 @@ def test_texts_are_counted_in_pairs() -> None:
     assert (greedy.is_met, greedy.by) == (True, "1 part at near ties")
     assert greedy.aim == "greedy texts unlike off's, beyond near ties, of 2 pairs"
     assert (sampled.is_met, sampled.figure) == (False, 1.0)
+
+
+def test_a_page_of_a_part_says_so_before_any_figure(tmp_path: Path) -> None:
+    """In both files; a whole one says nothing."""
+    regret = Regret(round_of(CODE, 0, 10, 20, 20))
+    stated = {"time": "now", "num_cores": 2, "cpu": "any", "cells": "1 of 2"}
+    write_mix_report(regret, mix_parts(regret, 1), missing_cells(1, 2), stated, tmp_path)
+    told = "only 1 of 2 cells were measured, so that no aim is met"
+    for name in ("policy.html", "policy.md"):
+        before, found, _ = (tmp_path / name).read_text(encoding="utf-8").partition(told)
+        assert found and "Heat maps" not in before
+    assert missing_cells(2, 2) == []
+
+
+def test_a_caption_holds_for_one_round_too() -> None:
+    """Where what was best can only be told from the round itself."""
+    best, _ = mix_plots(Regret(round_of(CODE, 0, 10, 20, 20)))
+    assert "in the other rounds, or in this one where it is the only one" in best.labels.text

@@ -10,6 +10,7 @@ from toy_prompts import PROMPTS
 from typer.testing import CliRunner
 
 from outrider.cli.main import app
+from outrider.errors import ConfigError
 
 
 def test_one_command_prints_the_cells_the_aims_and_the_conditions(tmp_path: Path, toy_folder: Path) -> None:
@@ -39,7 +40,8 @@ def test_one_command_prints_the_cells_the_aims_and_the_conditions(tmp_path: Path
     assert {row["result"] for row in aims[:3]} <= ({"met", "MISSED"} if len(cells) == 6 else {"undecided", "MISSED"})
     assert data["conditions"]["cells"] == f"{len(cells)} of 6"
     assert data["conditions"]["cost table"].startswith("none") and data["conditions"]["learning"].startswith("from")
-    assert ("cells were measured" in result.stdout) == (len(cells) < 6)
+    for shown in (result.stdout, html, markdown):
+        assert ("cells were measured, so that no aim is met" in shown) == (len(cells) < 6)
     assert {one["arm"] for one in data["traffic"]} == {"off", "ngram", "policy"}
 
 
@@ -48,3 +50,12 @@ def test_a_setting_that_no_engine_runs_stops_the_start(tmp_path: Path, toy_folde
     result = CliRunner().invoke(app, ["bench", "policy", "--model", str(toy_folder), "--fixed", "eagle3:4"])
     assert result.exit_code != 0
     assert "--fixed eagle3:4" in str(result.exception)
+
+
+def test_a_folder_that_cannot_be_made_stops_the_start(tmp_path: Path, toy_folder: Path) -> None:
+    """Before anything is measured, which would be lost."""
+    (tmp_path / "page").write_text("a file", encoding="utf-8")
+    options = ["--model", str(toy_folder), "--fixed", "ngram:2", "--minutes", "0.01", "--out", str(tmp_path / "page")]
+    result = CliRunner().invoke(app, ["bench", "policy", *options])
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception).startswith(f"--out {tmp_path / 'page'}: ") and "aims" not in result.stdout

@@ -164,6 +164,8 @@ def test_what_would_be_ignored_or_held_against_itself_is_refused(tmp_path: Path)
     with paced_lane() as url:
         for options, told in (
             (("--target", url, "--target", url), f"--target {url}: is given twice"),
+            (("--target", url, "--target", f"{url}/"), f"--target {url}/: is given twice"),
+            (("--target", f"{url}/v1/", "--target", url), f"--target {url}: is given twice"),
             (("--target", url, "--arrivals", f"trace:{trace}", "--prompt-tokens", "9"), "--prompt-tokens: the trace"),
         ):
             done = RUNNER.invoke(app, ["bench", "run", "smoke", *out, *options])

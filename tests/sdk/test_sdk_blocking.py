@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 from sdk_wire import DONE, delta, said, stream_of
@@ -216,3 +217,31 @@ def test_a_derived_client_shares_loop_and_connections(lane: ScriptedLane) -> Non
         other.close()
         with pytest.raises(RuntimeError, match="the client is closed"):
             client.chat("hi")
+
+
+def test_a_stream_is_told_the_errors_of_its_block_alone(lane: ScriptedLane) -> None:
+    """Not one that its caller is handling; what it says of its block's is heeded."""
+    told: list[str] = []
+
+    async def events() -> AsyncIterator[int]:
+        yield 1
+
+    @asynccontextmanager
+    async def stream() -> AsyncIterator[AsyncIterator[int]]:
+        try:
+            yield events()
+        except ValueError as error:
+            told.append(str(error))
+
+    with client_of(lane) as client:
+        try:
+            raise ValueError("the caller's")
+        except ValueError:
+            with client.iterate(stream()) as seen:
+                assert list(seen) == [1]
+        assert told == []
+        with client.iterate(stream()):
+            raise ValueError("the block's")
+        assert told == ["the block's"]
+        with pytest.raises(KeyError), client.iterate(stream()):
+            raise KeyError("not taken")

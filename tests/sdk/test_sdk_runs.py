@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -200,3 +201,22 @@ async def test_retries_of_a_run_do_not_multiply(connect: Any) -> None:
         with pytest.raises(ConnectionFailed):
             await client.runs.result("run_1")
         assert len(lane.requests) == 4
+
+
+async def test_closed_while_it_is_taken_up_again_a_run_is_left(connect: Any, until: Any) -> None:
+    """The connection that comes then is dropped, and none is opened after it."""
+    async with connect(max_retries=2) as (lane, client):
+        lane.overrides[PATH + "/events"] = lambda request: (
+            stream(*numbered(0)[:1], b"", Fault.CLOSE)
+            if "last-event-id" not in request.headers
+            else stream(0.2, *numbered(1)[:1], Fault.HANG)
+        )
+        async with client.runs.events("run_1") as followed:
+            assert await anext(followed) == TextDelta("a")
+            going_on = asyncio.ensure_future(anext(followed))
+            await until(lambda: len(lane.requests) == 2)
+            followed.close()
+            with pytest.raises(ConnectionFailed, match="was closed"):
+                await going_on
+        await until(lambda: lane.num_open == 0)
+        assert len(lane.requests) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from contextlib import suppress
@@ -243,3 +244,32 @@ async def test_a_tool_that_heeds_no_cancellation_is_left_behind() -> None:
         assert time.monotonic() - began_s < 10
     finally:
         released.set()
+
+
+async def test_what_was_left_behind_ends_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """It is held until it ends, though only it knows what it waits for, and its error is nobody's any more."""
+    released, ended = asyncio.Event(), asyncio.Event()
+
+    async def fail() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await released.wait()
+            ended.set()
+            raise KeyError("too late") from None
+
+    async def wait_alone() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    tools = {"fail": Tool(fail, timeout_s=0.05), "wait_alone": Tool(wait_alone, timeout_s=0.05)}
+    answers = await all_of(tools, call("fail", {}), call("wait_alone", {}))
+    assert all("no result within" in answer.content for answer in answers)
+    del answers
+    released.set()
+    await ended.wait()
+    await asyncio.sleep(0)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert caplog.messages == []

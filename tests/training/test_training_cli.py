@@ -54,3 +54,16 @@ def test_a_worth_without_greedy_answers_is_refused() -> None:
     """Before anything is loaded: nothing could be recorded."""
     done = CliRunner().invoke(app, ["bench", "heads", "--record", "--temperature", "1"])
     assert isinstance(done.exception, ConfigError) and "--temperature 0" in str(done.exception)
+
+
+def test_two_heads_of_one_kind_are_refused(tmp_path: Path) -> None:
+    """Before anything is loaded: what one of them gains would be said of the other too."""
+    options = []
+    for name, kind in (("a", "Eagle"), ("b", "Eagle"), ("c", "Eagle3")):
+        (tmp_path / name).mkdir()
+        config = json.dumps({"architectures": [f"LlamaForCausalLM{kind}"]})
+        (tmp_path / name / "config.json").write_text(config, encoding="utf-8")
+        options += ["--eagle", str(tmp_path / name)]
+    done = CliRunner().invoke(app, ["bench", "heads", *options])
+    assert isinstance(done.exception, ConfigError)
+    assert f"--eagle {tmp_path / 'b'}: a second eagle2 head" in str(done.exception)

@@ -64,6 +64,13 @@ def test_what_answers_each_prompt_by_itself_refuses_more() -> None:
         load_prompts(SHIPPED / "tools.yaml")
 
 
+@pytest.mark.parametrize("line", ["arrivals: {kind: closed}", "rounds: 2"])
+def test_what_answers_each_prompt_by_itself_heeds_no_rounds(tmp_path: Path, line: str) -> None:
+    """Nor arrivals, so that a file with either is refused, though it says what would be taken anyway."""
+    with pytest.raises(ConfigError, match=rf"suite.yaml: {line.partition(':')[0]}: only `outrider bench run`"):
+        load_prompts(write(tmp_path, "version: 1", line, "prompts:", PROMPT))
+
+
 def test_arrivals_rounds_and_limits_are_read(tmp_path: Path) -> None:
     """A limit holds for all prompts."""
     path = write(

@@ -40,6 +40,11 @@ class Plot:
     num_marks: int
 
 
+def marked(plots: Iterable[Plot]) -> list[Plot]:
+    """Those that have something to show."""
+    return [plot for plot in plots if plot.num_marks]
+
+
 def number(value: float) -> str:
     """Of a coordinate or an axis: as short as it can be."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if abs(value) < 1e4 else f"{value:g}"

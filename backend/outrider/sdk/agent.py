@@ -113,7 +113,8 @@ class Agent(Generic[OutputT]):
         chat_ask("", self._asked(first, "prose", is_first=True), is_stream=False)  # refuses what is wrong
 
     async def run(self, task: str, *, session: Session | None = None) -> AgentResult[OutputT]:
-        """Work until there is an answer. Cancelled, it leaves neither tools nor connections behind.
+        """Work until there is an answer. Cancelled, it leaves no connection behind, and ends when its tools have,
+        or a second after they were cancelled.
 
         Raises what the class says. The session holds every turn that was completed, also after an error.
 

@@ -63,7 +63,8 @@ class Client:
     def iterate(self, stream: AbstractAsyncContextManager[AsyncIterator[T]]) -> AbstractContextManager[Iterator[T]]:
         """The events of an agent's stream, for a block; left early, the run is cancelled. Raises what it raises.
 
-        RuntimeError when the client is closed.
+        The loop stands still while the block holds an event, though tools' time runs on: a tool that is at work then
+        may be told as late. RuntimeError when the client is closed.
 
         Example::
 

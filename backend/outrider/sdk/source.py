@@ -121,13 +121,15 @@ class KeptSource:
         self.last_event_id = after
 
     async def open(self) -> KeptSource:
-        """Ask for the events behind the last one that was read."""
+        """Ask for the events behind the last one that was read; ConnectionFailed when closed, also meanwhile."""
+        self._check_open()
         self._source = await self._open_source(self.last_event_id, self._max_retries - self._num_retries)
         if self._source is None:
             self._is_over = True
         else:
             self.head = self._source.head
             self._num_retries += self.head.num_retries
+        self._check_open()
         return self
 
     async def next_event(self) -> Event:
@@ -160,6 +162,11 @@ class KeptSource:
         """See `Source`."""
         self._is_closed = True
         self._drop()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            self._drop()
+            raise ConnectionFailed("the stream was closed")
 
     def _drop(self) -> None:
         if self._source is not None:

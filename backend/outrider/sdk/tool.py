@@ -20,6 +20,8 @@ ToolFunction = Callable[..., Awaitable[Any]]
 
 #: How long a function that is cancelled may take to end.
 _UNWIND_S = 1.0
+#: Calls that were cancelled and have not ended: a loop alone would let them be collected in the midst of it.
+_cancelled: set[asyncio.Future[Any]] = set()
 
 
 class _Untitled(GenerateJsonSchema):
@@ -98,9 +100,9 @@ class Tool:
         finally:
             # A function that does not heed its cancellation is left behind: nobody waits for it.
             if task.cancel():
+                _cancelled.add(task)
+                task.add_done_callback(_forget)
                 await asyncio.wait([task], timeout=_UNWIND_S)
-                if task.done() and not task.cancelled():
-                    task.exception()  # retrieved, or asyncio would say in the log that nobody did
         if is_late:
             raise TimeoutError(f"no result within {self.timeout_s:g} s")
         value = task.result()
@@ -133,7 +135,7 @@ async def answers_of(
 ) -> AsyncGenerator[tuple[int, ToolAnswer], None]:
     """All calls at once; each answer, with the number of its call, as soon as it is there.
 
-    Cancelled or closed, it ends when all tools have.
+    Cancelled or closed, it ends when all tools have, or a second after they were cancelled.
     """
     began_s = time.monotonic()
     ends_s: dict[int, float] = {}
@@ -157,6 +159,12 @@ async def answers_of(
             task.cancel()
         if numbers:
             await asyncio.wait(numbers)
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
+    _cancelled.discard(task)
+    if not task.cancelled():
+        task.exception()  # retrieved, or asyncio would say in the log that nobody did
 
 
 async def _called(tools: Mapping[str, Tool], call: ToolCall) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from typing import Any, Generic, Self, TypeVar
 
 from outrider.sdk.stream import EventT, ResultT, Stream
@@ -31,12 +30,11 @@ class Waiter:
 
     @contextmanager
     def iterate(self, stream: AbstractAsyncContextManager[AsyncIterator[T]]) -> Iterator[Iterator[T]]:
-        """Entered and left with the block; each event is waited for when it is asked for."""
+        """Entered and left with the block, whose errors it is told; each event is waited for when it is asked for."""
         events = self.wait(stream.__aenter__())
-        try:
+        with ExitStack() as stack:
+            stack.push(lambda *error: self.wait(stream.__aexit__(*error)))
             yield self._each(events)
-        finally:
-            self.wait(stream.__aexit__(*sys.exc_info()))
 
     def _each(self, events: AsyncIterator[T]) -> Iterator[T]:
         async def following() -> T:

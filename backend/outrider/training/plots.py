@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outrider.plots.charts import Axes, Series, line_chart
-from outrider.plots.svg import Labels, Plot
+from outrider.plots.svg import Labels, Plot, marked
 from outrider.training.train import TrainState
 
 
@@ -19,5 +19,4 @@ def plots_of(state: TrainState) -> list[Plot]:
         Series(f"draft token {depth + 1}", [(step, found[depth]) for step, found in state.agreements])
         for depth in range(num_depths)
     ]
-    drawn = (line_chart(loss, [Series("loss", state.losses)]), line_chart(rates, depths, Axes((0.0, 1.0))))
-    return [plot for plot in drawn if plot.num_marks]
+    return marked([line_chart(loss, [Series("loss", state.losses)]), line_chart(rates, depths, Axes((0.0, 1.0)))])

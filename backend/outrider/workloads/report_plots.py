@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from outrider.plots.charts import Axes, Series, bar_chart, interval_chart, line_chart
-from outrider.plots.svg import Labels, Plot
+from outrider.plots.svg import Labels, Plot, marked
 from outrider.workloads.report_tables import by_task, p50, temperature
 from outrider.workloads.results import Record, Result
 
@@ -17,7 +17,7 @@ _NUM_POINTS, _NUM_BINS, _NUM_BARS = 200, 40, 12
 def plots(result: Result) -> list[Plot]:
     """Those that have something to show."""
     made = (_speeds, _first_tokens, _pauses, _steps, _throughput, _accepted)
-    return [plot for draw in made if (plot := draw(result)).num_marks]
+    return marked(draw(result) for draw in made)
 
 
 def _order(result: Result) -> list[str]:

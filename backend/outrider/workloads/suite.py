@@ -24,6 +24,8 @@ _HOT = {"creative": 1.2}
 _FILE_TOKENS = {"spec-bench": 128, "human-eval": 256}
 #: All that a prompt has which is answered by itself.
 _ALONE = frozenset({"name", "task", "temperature", "max_tokens", "text"})
+#: All that a file says of how its prompts are asked together.
+_OF_ROUNDS = frozenset({"arrivals", "rounds"})
 
 
 class _Part(BaseModel):
@@ -143,19 +145,24 @@ def find_suite(name: str, folder: Path) -> Path:
 def load_suite(path: Path) -> Suite:
     """ConfigError names the file, the line and what is wrong."""
     file = read_yaml(path, _File)
-    jobs = [job for take in file.take for job in take.chosen(path.parent)] + file.prompts
-    return Suite(
-        name=path.stem, jobs=_checked(path, jobs, file.max_tokens), arrivals=file.arrivals, rounds=file.rounds
-    )
+    return Suite(name=path.stem, jobs=_jobs(path, file), arrivals=file.arrivals, rounds=file.rounds)
 
 
 def load_prompts(path: Path) -> list[Job]:
     """Of a suite, for what answers each prompt by itself. ConfigError also for one with more than that would heed."""
-    jobs = load_suite(path).jobs
+    file = read_yaml(path, _File)
+    if more := sorted(file.model_fields_set & _OF_ROUNDS):
+        raise ConfigError(f"{path}: {more[0]}: only `outrider bench run` heeds that")
+    jobs = _jobs(path, file)
     for job in jobs:
         if more := sorted(job.model_fields_set - _ALONE):
             raise ConfigError(f"{path}: {job.name}: {more[0]}: only `outrider bench run` asks that")
     return jobs
+
+
+def _jobs(path: Path, file: _File) -> list[Job]:
+    taken = [job for take in file.take for job in take.chosen(path.parent)]
+    return _checked(path, taken + file.prompts, file.max_tokens)
 
 
 def _checked(path: Path, jobs: Sequence[Job], max_tokens: int | None) -> list[Job]:

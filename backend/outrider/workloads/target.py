@@ -44,6 +44,14 @@ def stream_body(model: str, counts_tokens: bool) -> dict[str, Any]:
     return {"model": model, "stream": True, "stream_options": options}
 
 
+def base_of(url: str) -> str:
+    """The address that requests go to, the same for every way to write it. ConfigError when it is no address."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"--target {url}: expected an http or https address")
+    return url.rstrip("/") if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/v1"
+
+
 @asynccontextmanager
 async def opened(
     url: str,
@@ -57,10 +65,7 @@ async def opened(
 
     ConfigError when the target does not answer.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"--target {url}: expected an http or https address")
-    base = url.rstrip("/") if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/v1"
+    base = base_of(url)
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S)
     connector = aiohttp.TCPConnector(limit=0)

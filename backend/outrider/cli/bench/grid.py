@@ -48,7 +48,7 @@ def grid(  # noqa: PLR0913 - one parameter per flag
     from outrider.cli.bench.grid_cells import Scope, read_grid
     from outrider.cli.bench.grid_report import grid_rows, write_grid_report
     from outrider.cli.bench.measure import Clock
-    from outrider.cli.bench.show import show
+    from outrider.cli.bench.show import made_folder, show
     from outrider.engine.engine import Engine, EngineLimits
     from outrider.engine.pull import locate
     from outrider.workloads.conditions import conditions
@@ -63,7 +63,7 @@ def grid(  # noqa: PLR0913 - one parameter per flag
         model=model, prompts=digest, temperatures=heats, settings=list(map(str, found)), max_tokens=max_tokens,
         drafters=digests,
     )  # fmt: skip
-    out.mkdir(parents=True, exist_ok=True)
+    made_folder(out)
     measured = read_grid(out, scope)
     stated = conditions(model=model, minutes=minutes) | _facts(engine, cases)
     measured.runs.append(stated)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from outrider.cli.bench.grid_cells import Cells, Grid
 from outrider.plots.charts import heat_map
-from outrider.plots.svg import Labels, Plot
+from outrider.plots.svg import Labels, Plot, marked
 from outrider.workloads.page import Page, Section, write_page
 from outrider.workloads.tables import Row
 
@@ -54,7 +54,7 @@ def grid_plots(grid: Grid) -> list[Plot]:
     )  # fmt: skip
     drawn = [heat_map(accept, cells.table(cells.accept_length), columns)]
     drawn.append(heat_map(speed, cells.table(cells.speed), columns))
-    return [plot for plot in drawn if plot.num_marks]
+    return marked(drawn)
 
 
 def write_grid_report(grid: Grid, folder: Path) -> list[Path]:

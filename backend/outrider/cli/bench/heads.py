@@ -32,7 +32,7 @@ SEED = 11
 
 
 def heads(  # noqa: PLR0913 - one parameter per flag
-    eagle: Annotated[list[Path], typer.Option(help="Folder of an EAGLE or EAGLE-3 head; may be given again.")] = [],  # noqa: B006 - typer copies it
+    eagle: Annotated[list[Path], typer.Option(help="Folder of an EAGLE or EAGLE-3 head; one of each.")] = [],  # noqa: B006 - typer copies it
     medusa: Annotated[Path | None, typer.Option(help="Folder of Medusa heads.")] = None,
     draft_model: Annotated[str | None, typer.Option(help="A draft model too, in full and in 8 bits.")] = None,
     model: Annotated[str, typer.Option(help="Name of a pulled model, or a local folder.")] = DEFAULT_MODEL,
@@ -58,6 +58,9 @@ def heads(  # noqa: PLR0913 - one parameter per flag
 
     if record and 0.0 not in temperature:
         raise ConfigError("--record: what a head is worth is said of greedy answers, so of --temperature 0 too")
+    kinds = [_name(folder) for folder in eagle]
+    if twice := [folder for i, folder in enumerate(eagle) if kinds[i] in kinds[:i]]:
+        raise ConfigError(f"--eagle {twice[0]}: a second {_name(twice[0])} head, of which one is measured at a time")
     engine = Engine(locate(model, cache_dir()), EngineLimits())
     arms = dict(_arms(engine, eagle, medusa, locate(draft_model, cache_dir()) if draft_model else None))
     measured = Samples(

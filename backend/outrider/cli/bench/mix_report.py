@@ -17,7 +17,7 @@ from outrider.cli.bench.samples import SETTING_OFF
 from outrider.cli.bench.show import Row
 from outrider.cli.bench.visits import POLICY
 from outrider.plots.charts import heat_map
-from outrider.plots.svg import Labels, Plot
+from outrider.plots.svg import Labels, Plot, marked
 from outrider.workloads.page import Page, Section, write_page
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def mix_plots(regret: Regret) -> list[Plot]:
     """The policy against hindsight and against no speculation, by workload and batch."""
     best = Labels(
         "policy-best", "Policy against the best setting", "times as fast", "",
-        "Tokens per second under the policy over those of the fixed setting that was best there in the other rounds: "
-        "1 is no regret.",
+        "Tokens per second under the policy over those of the fixed setting that was best there in the other rounds, "
+        "or in this one where it is the only one: 1 is no regret.",
     )  # fmt: skip
     off = Labels(
         "policy-off", "Policy against no speculation", "times as fast", "",
@@ -118,11 +118,22 @@ def mix_plots(regret: Regret) -> list[Plot]:
     workloads = dict.fromkeys(cell.workload for cell in regret.cells)
     tables = {labels: {w: [found.get((w, s)) for s in sizes] for w in workloads} for labels, found in ratios.items()}
     drawn = [heat_map(labels, table, [f"batch {size}" for size in sizes]) for labels, table in tables.items()]
-    return [plot for plot in drawn if plot.num_marks]
+    return marked(drawn)
+
+
+def missing_cells(num_cells: int, num_planned: int) -> list[str]:
+    """What a reader must know before any figure, when not all cells were measured."""
+    if num_cells >= num_planned:
+        return []
+    return [f"only {num_cells} of {num_planned} cells were measured, so that no aim is met"]
 
 
 def write_mix_report(
-    regret: Regret, tables: Mapping[str, Sequence[Row]], stated: Mapping[str, object], folder: Path
+    regret: Regret,
+    tables: Mapping[str, Sequence[Row]],
+    notes: Sequence[str],
+    stated: Mapping[str, object],
+    folder: Path,
 ) -> list[Path]:
     """`policy.html`, `policy.md` and a PNG for each heat map; the files that were written."""
     below = f"{stated['time']} on {stated['num_cores']} cores of {stated['cpu']}; {stated['cells']} cells"
@@ -131,7 +142,9 @@ def write_mix_report(
         *(Section(title.capitalize(), rows=rows) for title, rows in tables.items()),
         Section("Conditions", facts=stated),
     ]
-    return write_page(Page("The policy and fixed settings in mixed traffic", below, (), sections), folder, "policy")
+    return write_page(
+        Page("The policy and fixed settings in mixed traffic", below, notes, sections), folder, "policy"
+    )
 
 
 def facts(ours: EngineArm, mix: Mix, regret: Regret, *, is_interrupted: bool) -> dict[str, object]:
@@ -150,6 +163,7 @@ def facts(ours: EngineArm, mix: Mix, regret: Regret, *, is_interrupted: bool) ->
         "rounds": f"{min(nums, default=0)}-{max(nums, default=0)}",
         "slices left out": f"{100 * num_out / num_slices:.0f} %, in which another process had the processor",
         "prompts": ", ".join(f"{len(cases)} {workload}" for workload, cases in mix.cases.items()),
-        "compared": "with the setting that is best in the other rounds, medians over rounds; the mix has as many "
-        "tokens in each cell; every request finds all others of its batch running",
+        "compared": "with the setting that is best in the other rounds, or in this one where it is the only one, "
+        "medians over rounds; the mix has as many tokens in each cell; every request finds all others of its "
+        "batch running",
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outrider.cli.bench.mix import FIXED, Mix, mixed_cases, parse_fixed, parse_sizes
-from outrider.cli.bench.show import show
+from outrider.cli.bench.show import made_folder, show
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 
@@ -35,7 +35,7 @@ def policy(  # noqa: PLR0913 - one parameter per flag
     """What deciding per request is worth: the policy against every fixed setting. Ctrl-C keeps what is done."""
     from outrider.cli.bench.closed_loop import measure_mix
     from outrider.cli.bench.measure import Clock
-    from outrider.cli.bench.mix_report import facts, mix_parts, write_mix_report
+    from outrider.cli.bench.mix_report import facts, missing_cells, mix_parts, write_mix_report
     from outrider.cli.bench.ours import EngineArm
     from outrider.cli.bench.regret import Regret
     from outrider.engine.profile import read_table, table_path
@@ -57,6 +57,8 @@ def policy(  # noqa: PLR0913 - one parameter per flag
         mix = Mix(
             cases, sizes, parse_fixed(fixed, tuple(ours.engine.drafters.makers)), ours.limits.max_running, trim_fixed
         )
+        if out is not None:
+            made_folder(out)
         try:
             measure_mix(ours, mix, clock, traffic)
         except KeyboardInterrupt:
@@ -65,12 +67,12 @@ def policy(  # noqa: PLR0913 - one parameter per flag
     stated = machine | facts(ours, mix, regret, is_interrupted=is_interrupted)
     num_cells = len(regret.cells) + len(regret.hopeless)
     tables = mix_parts(regret, mix.num_cells - num_cells)
-    part = f"only {num_cells} of {mix.num_cells} cells were measured, so that no aim is met"
-    show(tables, [part] if num_cells < mix.num_cells else [], stated)
-    for path in () if out is None else write_mix_report(regret, tables, stated, out):
-        typer.echo(path)
+    notes = missing_cells(num_cells, mix.num_cells)
+    show(tables, notes, stated)
     if json_file is not None:
         data = {"conditions": stated, "tables": tables, "traffic": [one.as_dict() for one in traffic]}
         json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    for path in () if out is None else write_mix_report(regret, tables, notes, stated, out):
+        typer.echo(path)
     if is_interrupted:
         raise typer.Exit(130)

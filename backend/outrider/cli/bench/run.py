@@ -122,8 +122,10 @@ def measure(suite: Suite, reach: Reach, arms: Sequence[str], folder: Path, state
 def _targets(reach: Reach, progress: Progress) -> Iterator[dict[str, str]]:
     """Address of every target by its name; those that the run starts end with the block."""
     from outrider.cli.bench.servers import server
+    from outrider.workloads.target import base_of
 
-    if twice := [url for url, count in Counter(reach.urls).items() if count > 1]:
+    bases = [base_of(url) for url in reach.urls]
+    if twice := [url for i, url in enumerate(reach.urls) if bases[i] in bases[:i]]:
         raise ConfigError(f"--target {twice[0]}: is given twice, and would be held against itself")
     if reach.urls:
         yield {url: url for url in reach.urls}

@@ -1,10 +1,12 @@
-"""How tables of a measurement are printed, with what was left out and what they were measured under."""
+"""How a measurement is shown: tables with what was left out and the conditions, and the folder of its page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outrider.errors import ConfigError
 from outrider.workloads.tables import columns, shown
 
 if TYPE_CHECKING:
@@ -29,6 +31,14 @@ def show(
     for note in notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
     console.print("conditions: " + ", ".join(f"{key} {value}" for key, value in stated.items()), soft_wrap=True)
+
+
+def made_folder(out: Path) -> None:
+    """Make the folder of `--out`, before anything is measured, which would be lost. ConfigError when that fails."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from error
 
 
 def as_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
