@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sqlite3
 import time
@@ -58,11 +59,19 @@ async def test_saving_what_was_learnt_of_many_tenants_holds_up_nobody(tmp_path: 
     for i in range(5000):
         cell = Cell("ngram", False, 0, "code", 0, f"tenant-{i}")
         learner.acceptance.update(cell, STATS, 3)
-    began_s = time.thread_time()
-    json.dumps(learner.to_state(KEY))
-    dumped_s = time.thread_time()
-    await store.save(learner, KEY)
-    assert time.thread_time() - dumped_s < 0.8 * (dumped_s - began_s)
+    by_json, by_save = [], []
+    gc.disable()
+    try:
+        for _ in range(5):
+            began_s = time.thread_time()
+            json.dumps(learner.to_state(KEY))
+            dumped_s = time.thread_time()
+            await store.save(learner, KEY)
+            by_json.append(dumped_s - began_s)
+            by_save.append(time.thread_time() - dumped_s)
+    finally:
+        gc.enable()
+    assert min(by_save) < 0.8 * min(by_json)
     again = store.load(KEY)
     assert again.acceptance.curve(cell).hazards == learner.acceptance.curve(cell).hazards
     store.close()

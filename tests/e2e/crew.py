@@ -94,9 +94,9 @@ async def crew_over(lanes: list[dict[str, Any]], folder: Path, **sections: Any) 
 
 
 @asynccontextmanager
-async def scripted_crew(folder: Path, reply: Any = None) -> AsyncIterator[tuple[Crew, ScriptedLane]]:
+async def scripted_crew(folder: Path, reply: Any = None, **sections: Any) -> AsyncIterator[tuple[Crew, ScriptedLane]]:
     async with (
         ScriptedLane(reply) as lane,
-        crew_over([{"name": "a", "kind": "url", "urls": [lane.url]}], folder) as crew,
+        crew_over([{"name": "a", "kind": "url", "urls": [lane.url]}], folder, **sections) as crew,
     ):
         yield crew, lane

@@ -53,8 +53,8 @@ async def test_a_gateway_that_is_stopped_fails_what_had_begun_and_leaves_the_res
 async def test_a_gateway_that_is_to_stop_begins_no_run_more(tmp_path):
     """Though a place becomes free while it waits for what has begun, which is completed: the next one does it."""
     admission = AdmissionSection(max_in_flight=1)
-    slow = Reply(200, EVENTS, (0.4, *chat_reply(stream=True).steps))
-    server = {"shutdown_grace_s": 5.0}
+    slow = Reply(200, EVENTS, (2.0, *chat_reply(stream=True).steps))
+    server = {"shutdown_grace_s": 20.0}
     async with world(lambda _request: slow, runs=section(tmp_path), admission=admission, server=server) as w:
         begun, waiting = await start(w), await start(w)
         await eventually(lambda: w.scripted.requests)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from hashlib import sha256
 
 import pytest
@@ -92,13 +93,19 @@ async def test_a_store_that_cannot_be_used_is_told_and_does_not_stop_requests(tm
         assert await told(w) == ("not kept", 0.0)
 
 
+def age(file, by_s):
+    """Make all runs that have ended so much older."""
+    with closing(sqlite3.connect(file)) as db, db:
+        assert db.execute("UPDATE outrider_runs SET expires_at = expires_at - ?", (by_s,)).rowcount == 1
+
+
 async def test_runs_expire(tmp_path):
     """After their end; an id that has expired is a 404."""
-    async with world(runs=section(tmp_path, keep_s=0.3)) as w:
+    async with world(runs=section(tmp_path, keep_s=60)) as w:
         run = await start(w)
         await read_events(w, run)
         assert (await show(w, run))["http"] == 200
-        await asyncio.sleep(0.6)
+        await asyncio.to_thread(age, tmp_path / "runs.sqlite", 61)
         assert (await show(w, run))["http"] == 404
         with sqlite3.connect(tmp_path / "runs.sqlite") as db:
             await eventually(lambda: db.execute("SELECT count(*) FROM outrider_run_events").fetchone() == (0,))
@@ -110,7 +117,7 @@ async def test_a_run_waits_for_a_lane_that_is_away(tmp_path):
     admission = AdmissionSection(max_in_flight=1, queue_timeout_s=0.1)
     async with world(lambda _request: hang_after(1), runs=section(tmp_path), admission=admission) as w:
         first = await start(w)
-        second, third = await start(w), await start(w, headers={"x-outrider-deadline-ms": "250"})
+        second, third = await start(w), await start(w, headers={"x-outrider-deadline-ms": "1500"})
         await read_events(w, first, most=1)
         await asyncio.sleep(0.4)  # longer than anybody may queue
         assert (await show(w, second))["status"] == "queued"

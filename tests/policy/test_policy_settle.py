@@ -185,6 +185,7 @@ def test_a_larger_k_that_is_not_taken_is_tried_ever_less_often() -> None:
     assert 3 <= len(tried) <= 30
     by_k = [[i for i, k in tried if k == one] for one in {k for _, k in tried}]
     gaps = [[b - a for a, b in pairwise(found)] for found in by_k]
+    assert any(len(found) >= 2 for found in gaps), tried
     assert all(b >= 1.5 * a or b >= 4096 for found in gaps for a, b in pairwise(found)), tried
 
 

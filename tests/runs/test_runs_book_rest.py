@@ -23,10 +23,17 @@ from runs.test_runs_book import Resumed, book, fresh, whole
 
 async def lose(found, run):
     """To another process; tried again when the owner's beat comes between. The record as it was."""
-    while True:
-        ours = await found.store.get(run)
-        if await found.store.take(ours, "another", 1.0):
-            return ours
+    async with asyncio.timeout(20):
+        while True:
+            ours = await found.store.get(run)
+            if await found.store.take(ours, "another", 1.0):
+                return ours
+
+
+async def until_none_is_open(found):
+    async with asyncio.timeout(20):
+        while "0 open" not in repr(found):
+            await asyncio.sleep(0.01)
 
 
 async def test_a_run_that_is_lost_is_not_told_as_ended(tmp_path):
@@ -41,8 +48,7 @@ async def test_a_run_that_is_lost_is_not_told_as_ended(tmp_path):
         await found.create(fresh(), work)
         ours = await lose(found, "run_1")
         goes_on.set()
-        while "0 open" not in repr(found):
-            await asyncio.sleep(0.01)
+        await until_none_is_open(found)
         assert "0 unsaved" in repr(found)
         await found.store.take(replace(ours, owner="another", beat_at=1.0), ours.owner, 2.0)
         found.unsaved["run_1"] = Ending("cancelled", [b"ours"])
@@ -74,8 +80,7 @@ async def test_a_run_that_is_lost_ends_with_nothing_to_store(tmp_path):
         await found.create(fresh(), work)
         await lose(found, "run_1")
         goes_on.set()
-        while "0 open" not in repr(found):
-            await asyncio.sleep(0.01)
+        await until_none_is_open(found)
         assert (seen, ends) == (["run_lost"], [])
 
 
@@ -110,7 +115,7 @@ async def test_a_run_that_is_stored_while_the_process_comes_to_rest_waits_for_th
         assert (await creating).status == "queued"
         assert (tries, "0 open" in repr(found)) == ([], True)
     async with book(tmp_path) as found:
-        assert await asyncio.wait_for(whole(found, "run_1"), 5) == [(1, b"resumed")]
+        assert await asyncio.wait_for(whole(found, "run_1"), 20) == [(1, b"resumed")]
 
 
 async def test_a_run_that_is_taken_up_while_the_process_comes_to_rest_waits_for_the_next(tmp_path):
@@ -129,13 +134,13 @@ async def test_a_run_that_is_taken_up_while_the_process_comes_to_rest_waits_for_
         await asyncio.sleep(0.3)
         assert (await found.get("run_1", "t")).status == "queued"
     async with book(tmp_path) as next_one:
-        assert await asyncio.wait_for(whole(next_one, "run_1"), 5) == [(1, b"resumed")]
+        assert await asyncio.wait_for(whole(next_one, "run_1"), 20) == [(1, b"resumed")]
 
 
 async def test_a_clock_that_jumps_takes_no_run_from_a_living_process(tmp_path, monkeypatch):
     """Hours forward and back, at every look: two processes keep their own runs, and each runs once."""
     real, jumps, begun = time.time, itertools.cycle([3600.0, -3600.0, 86400.0, 0.0]), []
-    far = {"lease_s": 0.8, "keep_s": 10.0**7}
+    far = {"lease_s": 4.0, "keep_s": 10.0**7}
     goes_on = asyncio.Event()
 
     def work(name):
@@ -151,10 +156,10 @@ async def test_a_clock_that_jumps_takes_no_run_from_a_living_process(tmp_path, m
     async with book(tmp_path, **far) as one, book(tmp_path, **far) as two:
         for i, found in enumerate((one, two, one, two)):
             await found.create(fresh(f"run_{i}", deadline_at=real() + 10**6), work(f"run_{i}"))
-        await asyncio.sleep(1.6)
+        await asyncio.sleep(2.4)
         goes_on.set()
         for i in range(4):
-            assert await asyncio.wait_for(whole(two, f"run_{i}"), 5) == [(1, b"done")]
+            assert await asyncio.wait_for(whole(two, f"run_{i}"), 20) == [(1, b"done")]
     assert sorted(begun) == [f"run_{i}" for i in range(4)]
 
 
@@ -173,4 +178,4 @@ async def test_a_clock_that_jumps_does_not_end_a_run_that_waits(tmp_path, monkey
 
     async with book(tmp_path) as found:
         await found.create(fresh(deadline_at=real() + 60), work)
-        assert await asyncio.wait_for(whole(found, "run_1"), 5) == [(1, b"done")]
+        assert await asyncio.wait_for(whole(found, "run_1"), 20) == [(1, b"done")]

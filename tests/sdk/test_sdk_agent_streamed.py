@@ -88,11 +88,12 @@ async def test_a_streamed_run_has_the_same_limit(connect: Any) -> None:
 @pytest.mark.parametrize("way", ["break", "exception", "cancel", "forgotten"])
 async def test_leaving_a_streamed_run_while_the_model_writes(connect: Any, until: Any, way: str) -> None:
     """The connection is free, whatever the way out, and the session too, without the half turn."""
-    session = Session()
+    session, has_begun = Session(), asyncio.Event()
 
     async def read(client: Any) -> None:
         async with Agent(client, [add]).stream("go", session=session) as stream:
             async for _ in stream:
+                has_begun.set()
                 if way == "break":
                     break
                 if way == "exception":
@@ -106,10 +107,11 @@ async def test_leaving_a_streamed_run_while_the_model_writes(connect: Any, until
             gc.collect()
         else:
             task = asyncio.create_task(read(client))
-            await until(lambda: lane.num_open == 1 or lane.disconnects)
-            await asyncio.sleep(0.05)
-            task.cancel()
-            (end,) = await asyncio.gather(task, return_exceptions=True)
+            async with asyncio.timeout(20):
+                if way == "cancel":
+                    await has_begun.wait()
+                    task.cancel()
+                (end,) = await asyncio.gather(task, return_exceptions=True)
             expected = {"break": type(None), "exception": KeyError, "cancel": asyncio.CancelledError}
             assert type(end) is expected[way]
         await until(lambda: len(lane.disconnects) == 1 and lane.num_open == 0)
