@@ -62,7 +62,7 @@ async def test_shutdown_waits_for_running_requests():
     async with ScriptedLane(lambda _request: Reply(200, EVENTS, steps)) as scripted, aiohttp.ClientSession() as http:
         lane = Lane("a", scripted.url)
         async with serving(config(shutdown_grace_s=10), lanes=[lane]) as gateway:
-            await asyncio.wait_for(lane.wait_until_ready(), 5)
+            await asyncio.wait_for(lane.wait_until_ready(), 60)
             response = await http.post(gateway.url + CHAT, json={"messages": MESSAGES, "stream": True})
             reading = asyncio.create_task(response.read())
         assert (await reading).endswith(b"data: [DONE]\n\n")
@@ -78,7 +78,7 @@ async def test_shutdown_cancels_what_does_not_end_and_says_how_many(caplog):
     ):
         lane = Lane("a", scripted.url)
         async with serving(config(shutdown_grace_s=0.1), lanes=[lane]) as gateway:
-            await asyncio.wait_for(lane.wait_until_ready(), 5)
+            await asyncio.wait_for(lane.wait_until_ready(), 60)
             responses = [
                 await http.post(gateway.url + CHAT, json={"messages": MESSAGES, "stream": True}) for _ in range(2)
             ]
@@ -96,7 +96,7 @@ async def test_hurry_skips_the_grace():
     ):
         lane = Lane("a", scripted.url)
         async with serving(config(shutdown_grace_s=60), lanes=[lane]) as gateway:
-            await asyncio.wait_for(lane.wait_until_ready(), 5)
+            await asyncio.wait_for(lane.wait_until_ready(), 60)
             response = await http.post(gateway.url + CHAT, json={"messages": MESSAGES, "stream": True})
             gateway.stop_at_once()
             began_s = time.monotonic()
@@ -129,7 +129,7 @@ async def test_two_lanes_share_the_load():
         lanes = [Lane("one", one.url), Lane("two", two.url)]
         async with serving(config(), lanes=lanes) as gateway:
             for lane in lanes:
-                await asyncio.wait_for(lane.wait_until_ready(), 5)
+                await asyncio.wait_for(lane.wait_until_ready(), 60)
             responses = [
                 await http.post(gateway.url + CHAT, json={"messages": MESSAGES, "stream": True}) for _ in range(4)
             ]
@@ -167,7 +167,7 @@ async def test_run_serves_until_a_signal():
 
     lanes = (LaneSection(model="/no/such/model"),)
     settings = config().model_copy(update={"lanes": lanes})
-    await asyncio.wait_for(run(settings, on_ready=on_ready), 30)
+    await asyncio.wait_for(run(settings, on_ready=on_ready), 60)
     assert seen == [200]
 
 
@@ -191,7 +191,7 @@ async def test_sighup_reads_policies_again(tmp_path):
     settings = config().model_copy(
         update={"lanes": (LaneSection(model="/no/such/model"),), "policy": PolicySection(directory=tmp_path)}
     )
-    await asyncio.wait_for(run(settings, on_ready=on_ready), 30)
+    await asyncio.wait_for(run(settings, on_ready=on_ready), 60)
     assert seen == [("default", "more")]
 
 
@@ -222,7 +222,7 @@ async def test_the_command_shows_a_failing_lane_and_ends_on_ctrl_c(tmp_path):
     await read_until(process.stderr, "/no/such/model")
     children = children_of(process.pid)
     process.send_signal(signal.SIGINT)
-    await asyncio.wait_for(process.communicate(), 30)
+    await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0
     assert (tmp_path / "runs.sqlite").is_file()
     await eventually(lambda: not any(map(is_alive, children)))

@@ -67,7 +67,7 @@ async def test_a_gateway_that_takes_no_stream_is_a_failure_of_each(tmp_path):
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         gateway = Server("closing", f"http://127.0.0.1:{port}", os.getpid())
-        seen = await asyncio.wait_for(measure(gateway, Load(3, 10, 1.0, 60.0)), 20)
+        seen = await asyncio.wait_for(measure(gateway, Load(3, 10, 1.0, 60.0)), 60)
     assert len(seen.failures) == 3 and seen.num_done == 0
     assert {aim.aim: aim.is_met for aim in load_aims(summarise(seen, LOAD))}["num_failures"] is False
 

@@ -259,7 +259,7 @@ async def test_what_the_gateway_asks_of_it(server: Server) -> None:
     async with LaneClient(Metrics()) as client:
         watch = asyncio.create_task(LaneWatch(lane, client).run())
         try:
-            await asyncio.wait_for(lane.wait_until_ready(), 30)
+            await asyncio.wait_for(lane.wait_until_ready(), 60)
         finally:
             watch.cancel()
             await asyncio.wait([watch])

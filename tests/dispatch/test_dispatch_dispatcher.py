@@ -182,7 +182,7 @@ async def test_cancellation_frees_everything():
         assert [outcome.status for outcome in p.outcomes] == [499, 499]
         p.outcomes.pop()
         p.assert_free(499)
-        await asyncio.wait_for(p.dispatcher.wait_until_idle(), 1)
+        await asyncio.wait_for(p.dispatcher.wait_until_idle(), 60)
 
 
 async def test_a_fault_of_ours_is_an_internal_error():

@@ -78,7 +78,7 @@ async def lanes(*replies, **limits):
         config = Config(server=server, admission=admission, auth=auth, policy=policy)
         try:
             async with serving(config, lanes=made, on_outcome=lambda _, outcome: outcomes.append(outcome)) as gateway:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     await asyncio.gather(*(lane.wait_until_ready() for lane in made))
                 yield Two(gateway, http, scripted, outcomes)
                 await eventually(lambda: not gateway.dispatcher.num_open)
@@ -132,10 +132,11 @@ async def test_nothing_is_sent_again_that_cannot_be(reply, status):
 async def test_no_attempt_begins_after_the_deadline_or_for_a_client_that_left():
     """A lane that hangs is left, and no other is asked."""
     async with lanes(Reply(steps=(Fault.HANG,)), None) as two:
-        async with two.post(headers={"x-outrider-deadline-ms": "80"}) as response:
+        async with two.post(headers={"x-outrider-deadline-ms": "1000"}) as response:
             assert response.status == 504
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(two.post().__aenter__(), 0.1)
+        asking = asyncio.create_task(two.post().__aenter__())
+        await eventually(lambda: len(two.rids()[0]) == 2)
+        asking.cancel()
         await eventually(lambda: len(two.outcomes) == 2)
         assert [one.status for one in two.outcomes] == [504, 499]
         assert [len(ids) for ids in two.rids()] == [2, 0]
@@ -203,7 +204,7 @@ async def test_a_lane_that_keeps_failing_is_left_out_and_comes_back():
             shown = (await response.json())["lanes"][0]["breaker"]
         assert (shown["state"], shown["num_failures"]) == ("open", MAX_FAILURES)
         two.scripted[0].reply = lambda _: chat_reply(stream=False)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while lane.breaker.is_open:
                 await two.lane_of("hello")
                 await asyncio.sleep(0.05)
@@ -223,8 +224,8 @@ async def test_the_only_lane_is_used_with_an_open_breaker():
 
 async def test_a_drained_lane_ends_what_it_has_and_takes_nothing_new():
     """Until it is resumed; the gateway is not ready when no lane takes requests."""
-    slow = chat_reply(stream=True, delay_s=0.1)
-    async with lanes(slow, None) as two:
+    goes_on, steps = asyncio.Event(), chat_reply(stream=True).steps
+    async with lanes(Reply(200, EVENTS, (*steps[:2], goes_on, *steps[2:])), None) as two:
         url = two.gateway.url
         running = two.gateway.pool.lanes[0]
         async with two.post(stream=True) as response:
@@ -233,6 +234,7 @@ async def test_a_drained_lane_ends_what_it_has_and_takes_nothing_new():
                 shown = await answer.json()
             assert (shown["is_draining"], shown["num_in_flight"], shown["state"]) == (True, 1, "ready")
             assert [await two.lane_of(f"hello {i}") for i in range(4)] == ["lane1"] * 4
+            goes_on.set()
             assert "[DONE]" in await response.text()
         async with two.http.post(url + "/outrider/lanes/lane1/drain"), two.http.get(url + "/ready") as ready:
             assert ready.status == 503

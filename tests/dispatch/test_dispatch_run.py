@@ -26,7 +26,7 @@ async def test_a_silent_request_ends_with_its_lane(is_stream, steps):
         await eventually(lambda: any(one.path == CHAT for one in w.scripted.requests))
         await asyncio.sleep(0.05)
         w.lane.fails("its machine is gone")
-        async with await asyncio.wait_for(asking, 2) as response:
+        async with await asyncio.wait_for(asking, 60) as response:
             error = (await response.json())["error"]
         assert (response.status, response.headers["x-should-retry"]) == (502, "true")
         assert (error["code"], error["message"]) == ("lane_failed", "lane scripted failed")
@@ -41,7 +41,7 @@ async def test_a_stream_that_has_begun_ends_with_its_lane():
             await response.content.readuntil(b"\n\n")
             w.lane.fails("gone")
             w.lane.fails("gone for good")
-            got = await asyncio.wait_for(response.read(), 2)
+            got = await asyncio.wait_for(response.read(), 60)
         assert b'"code":"lane_failed"' in got
         w.lane.fails("gone")
         assert [outcome.error_code for _, outcome in w.outcomes] == ["lane_failed"]
@@ -67,7 +67,7 @@ async def test_a_deadline_holds_for_a_client_that_does_not_read(leaves):
             if leaves:
                 await asyncio.sleep(0.7)
                 client.close()
-            await eventually(lambda: w.outcomes, within_s=3)
+            await eventually(lambda: w.outcomes)
         finally:
             client.close()
         assert [(one.status, one.error_code) for _, one in w.outcomes] == [(504, "deadline_exceeded")]

@@ -38,7 +38,7 @@ class Crew:
         sessions: list[aiohttp.ClientSession] = []
         found: dict[int, aiohttp.ClientSession] = {}
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(found) < 2:
                     session = aiohttp.ClientSession(self.url, connector=aiohttp.TCPConnector(limit=1))
                     sessions.append(session)

@@ -42,7 +42,7 @@ async def num_at_engine(session: aiohttp.ClientSession, gateway: Gateway) -> int
 
 async def seconds_until(session: aiohttp.ClientSession, gateway: Gateway, count: int) -> float:
     start = time.monotonic()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await num_at_engine(session, gateway) != count:
             await asyncio.sleep(0.001)
     return time.monotonic() - start

@@ -119,7 +119,7 @@ async def check_reload(sessions, crew):
     assert [(await seen_by(one))["workloads"] for one in sessions] == 2 * [["default", "more"]]
     (crew.folder / "policies" / "more.yaml").write_text(POLICY % "other")
     crew.process.send_signal(signal.SIGHUP)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while [(await seen_by(one))["workloads"] for one in sessions] != 2 * [["default", "other"]]:
             await asyncio.sleep(0.02)
 
@@ -136,7 +136,7 @@ async def test_a_parent_that_hangs_holds_up_no_request_and_no_figures(tmp_path):
     async with scripted_crew(tmp_path, slow) as (crew, _), crew.connected() as sessions:
         crew.process.send_signal(signal.SIGSTOP)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 assert (await ask(sessions[0]))[0] == 200
                 assert set(values(await page_of(sessions[0]), "outrider_in_flight")) == {0}
                 async with sessions[1].post("/outrider/lanes/a/drain", headers=ADMIN) as response:
@@ -151,14 +151,14 @@ async def test_a_worker_that_hangs_is_told_of(tmp_path):
         hung = max(crew.workers)
         os.kill(hung, signal.SIGSTOP)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 other = await first_to_answer(sessions)
                 async with other.post("/outrider/lanes/a/drain", headers=ADMIN) as response:
                     assert response.status == 503 and "has not done it" in await response.text()
                 assert len(values(await page_of(other), "outrider_in_flight")) == 1
         finally:
             os.kill(hung, signal.SIGCONT)
-        async with asyncio.timeout(30), crew.connected() as all_again:
+        async with asyncio.timeout(60), crew.connected() as all_again:
             for one in all_again:
                 while [lane["is_draining"] for lane in (await seen_by(one))["lanes"]] != [True]:
                     await asyncio.sleep(0.02)
@@ -193,7 +193,7 @@ async def test_requests_go_on_when_a_worker_is_killed_and_it_comes_back(tmp_path
             async with aiohttp.ClientSession(crew.url) as session, session.get("/live") as response:
                 statuses.append(response.status)
         assert statuses == [200] * 20
-        await eventually(lambda: len(crew.workers) == 2, within_s=20)
+        await eventually(lambda: len(crew.workers) == 2)
         async with crew.connected() as sessions:
             assert [[lane["is_draining"] for lane in (await seen_by(one))["lanes"]] for one in sessions] == 2 * [
                 [True]
@@ -212,7 +212,7 @@ async def check_stop(crew, sessions):
     crew.process.send_signal(signal.SIGTERM)
     for response in responses:
         assert (await response.read()).endswith(b"data: [DONE]\n\n")
-    await asyncio.wait_for(crew.process.wait(), 20)
+    await asyncio.wait_for(crew.process.wait(), 60)
     assert crew.process.returncode == 0
     assert len(pids) == 2 and not any(map(is_alive, pids))
 
@@ -230,7 +230,7 @@ async def test_a_second_signal_ends_all_at_once(tmp_path):
             await asyncio.wait_for(crew.process.wait(), 1.5)
         assert all(map(is_alive, pids))
         crew.process.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(crew.process.wait(), 30)
+        await asyncio.wait_for(crew.process.wait(), 60)
         assert crew.process.returncode == 0 and not any(map(is_alive, pids))
 
 
@@ -250,12 +250,12 @@ async def test_workers_share_a_lane_that_the_parent_launches(toy_folder, tmp_pat
         assert len(pids) == 3 and engine not in pids
         crew.process.kill()
         await crew.process.wait()
-        await eventually(lambda: not any(map(is_alive, pids)), within_s=20)
+        await eventually(lambda: not any(map(is_alive, pids)))
 
 
 async def until_failed(sessions):
     for session in sessions:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await seen_by(session))["lanes"][0]["state"] == "ready":
                 await asyncio.sleep(0.02)
 

@@ -29,7 +29,7 @@ async def test_an_abort_of_the_first_is_one_of_all(loop: EngineLoop, is_after_fi
     """Aborted before the others have started, while the prompt is read or just after: they end and never start."""
     request = GenerateRequest("many", tuple(range(40)), SamplingLaw(1.0), 1500, PLAN_OFF, 1)
     finishes: dict[int, Finish | None] = {}
-    async with generating(loop, request, 4) as choices, asyncio.timeout(5):
+    async with generating(loop, request, 4) as choices, asyncio.timeout(60):
         while is_after_first_output and not loop.load.tokens_per_s:
             await asyncio.sleep(0.002)
         for index in range(4):

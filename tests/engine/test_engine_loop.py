@@ -30,7 +30,7 @@ async def loop(toy_folder: Path):
 
 
 async def until_idle(loop: EngineLoop) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while loop.load.num_running or loop.load.num_waiting:
             await asyncio.sleep(0.005)
 
@@ -101,7 +101,7 @@ async def test_a_deadline_is_told_though_the_step_fails(toy_folder: Path) -> Non
         ended[output.rid] = output.finish
 
     engine_loop = await EngineLoop.start(engine_with_both, note)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while "bad" not in ended:
             await asyncio.sleep(0.005)
     await engine_loop.stop()
@@ -129,7 +129,7 @@ async def test_stopping_tells_who_is_still_there(toy_folder: Path) -> None:
         await engine_loop.stop()
         outputs = []
         while not outputs or outputs[-1].finish is None:
-            outputs.append(await asyncio.wait_for(stream.get(), 5))
+            outputs.append(await asyncio.wait_for(stream.get(), 60))
     assert outputs[-1].finish == Finish("abort", message="the engine is shutting down", status=503)
 
 

@@ -52,7 +52,7 @@ class Client:
 
     async def until_idle(self) -> None:
         """Until the engine holds no request."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await self.num_running():
                 await asyncio.sleep(0.002)
 

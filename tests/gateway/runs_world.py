@@ -16,7 +16,7 @@ BACKGROUND = {"outrider": {"background": True}}
 
 
 def section(folder, **options):
-    given = {"url": f"sqlite+aiosqlite:///{folder}/runs.sqlite", "lease_s": 0.4, "timeout_s": 0.5}
+    given = {"url": f"sqlite+aiosqlite:///{folder}/runs.sqlite", "lease_s": 0.4, "timeout_s": 20.0}
     return RunsSection(**(given | options))
 
 

@@ -125,17 +125,17 @@ async def test_a_deadline_ends_a_silent_request_and_tells_the_lane(is_stream):
     """The lane knows what is left, and is aborted when it is over."""
     async with world(lambda _request: Reply(200, EVENTS, (Fault.HANG,))) as w:
         began_s = time.monotonic()
-        async with w.chat(headers={"x-outrider-deadline-ms": "200"}, stream=is_stream) as response:
+        async with w.chat(headers={"x-outrider-deadline-ms": "1000"}, stream=is_stream) as response:
             assert await error_of(response) == (504, "deadline_exceeded", None)
-        assert 0.15 < time.monotonic() - began_s < 3
-        assert 0 < int(w.upstream.headers["x-outrider-deadline-ms"]) <= 200
+        assert time.monotonic() - began_s > 0.9
+        assert 0 < int(w.upstream.headers["x-outrider-deadline-ms"]) <= 1000
         await eventually(lambda: w.scripted.aborted)
         assert w.gateway.admission.num_in_flight == 0
 
 
 async def test_a_deadline_in_the_middle_of_a_stream_is_its_last_event():
     """The configured limit holds for requests that bring none."""
-    limits = AdmissionSection(request_timeout_s=0.3)
+    limits = AdmissionSection(request_timeout_s=1.0)
     async with world(lambda _request: Reply(200, EVENTS, (DELTA, Fault.HANG)), admission=limits) as w:
         async with w.chat(stream=True) as response:
             got = await response.read()
@@ -160,7 +160,7 @@ async def test_a_body_that_does_not_arrive_is_given_up():
 
     async def slow():
         yield b'{"messages":'
-        await asyncio.sleep(5)
+        await asyncio.Event().wait()
 
     async with world(server={"body_timeout_s": 0.2}) as w:
         headers = {"Content-Type": "application/json"}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
-from gateway.world import CHAT, SOON_S, eventually, world
+from gateway.world import CHAT, SOON, eventually, world
 from outrider.config import AdmissionSection
 from outrider.runtimes.scripted_replies import Fault, Reply
 
@@ -20,12 +19,9 @@ def generations(w):
     return [one for one in w.scripted.requests if one.path == CHAT]
 
 
-async def assert_was_left(w, left_s):
-    """The lane saw the connection close and the abort of exactly this request, soon; everything is free again."""
-    await eventually(lambda: w.scripted.disconnects and w.scripted.aborted and w.outcomes)
-    assert w.scripted.disconnects[0].at_s - left_s < SOON_S
-    abort = next(one for one in w.scripted.requests if one.path == "/abort_request")
-    assert abort.at_s - left_s < SOON_S
+async def assert_was_left(w):
+    """The lane sees the connection close and the abort of exactly this request, soon; everything is free again."""
+    assert await eventually(lambda: w.scripted.disconnects and w.scripted.aborted and w.outcomes) < SOON
     assert w.scripted.aborted == [generations(w)[0].json()["rid"]]
     assert w.gateway.admission.num_in_flight == 0
     assert w.lane.num_in_flight == 0
@@ -47,9 +43,8 @@ async def test_leaving_before_anything_was_said(is_stream, steps):
         asking = asyncio.create_task(ask())
         await eventually(lambda: generations(w))
         await asyncio.sleep(0.05)
-        left_s = time.monotonic()
         asking.cancel()
-        await assert_was_left(w, left_s)
+        await assert_was_left(w)
 
 
 async def test_leaving_mid_stream():
@@ -57,9 +52,8 @@ async def test_leaving_mid_stream():
     async with world(lambda _request: Reply(200, EVENTS, (DELTA, DELTA, Fault.HANG))) as w:
         response = await w.chat(stream=True)
         await response.content.readuntil(b"\n\n")
-        left_s = time.monotonic()
         response.close()
-        await assert_was_left(w, left_s)
+        await assert_was_left(w)
 
 
 async def test_leaving_while_events_flow():
@@ -68,9 +62,8 @@ async def test_leaving_while_events_flow():
     async with world(lambda _request: Reply(200, EVENTS, steps)) as w:
         response = await w.chat(stream=True)
         await response.content.readuntil(b"\n\n")
-        left_s = time.monotonic()
         response.close()
-        await assert_was_left(w, left_s)
+        await assert_was_left(w)
 
 
 async def test_leaving_a_whole_answer_half_way():
@@ -79,9 +72,8 @@ async def test_leaving_a_whole_answer_half_way():
         asking = asyncio.create_task(w.chat().__aenter__())
         await eventually(lambda: generations(w))
         await asyncio.sleep(0.05)
-        left_s = time.monotonic()
         asking.cancel()
-        await assert_was_left(w, left_s)
+        await assert_was_left(w)
 
 
 async def test_leaving_the_queue():
@@ -93,7 +85,7 @@ async def test_leaving_the_queue():
         queued = asyncio.create_task(w.chat(stream=True).__aenter__())
         await eventually(lambda: w.gateway.admission.num_queued == 1)
         queued.cancel()
-        assert await eventually(lambda: w.gateway.admission.num_queued == 0) < SOON_S
+        assert await eventually(lambda: w.gateway.admission.num_queued == 0) < SOON
         assert len(generations(w)) == 1
         third = asyncio.create_task(w.chat(stream=True).__aenter__())
         await eventually(lambda: w.gateway.admission.num_queued == 1)

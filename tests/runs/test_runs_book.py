@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
+from itertools import pairwise
 
 import pytest
 
@@ -55,30 +56,37 @@ async def whole(found, run):
     return [event async for events in found.follow(run, 0) for event in events]
 
 
+async def until_begun(found, run):
+    async with asyncio.timeout(60):
+        while (await found.get(run, "t")).status == "queued":
+            await asyncio.sleep(0.01)
+
+
 async def test_who_is_silent_loses_the_run_and_can_add_nothing_to_it(tmp_path):
     """The other process fails it; what the first one writes then is refused, so that nobody reads two versions."""
-    goes_on, refusals = asyncio.Event(), []
+    has_written, goes_on, was_refused = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def work(writer):
         await writer.begin()
         await writer.write([b"a", b"b"])
+        has_written.set()
         await goes_on.wait()
         try:
             await writer.write([b"late"])
-        except RunLost as error:
-            refusals.append(error.code)
+        except RunLost:
+            was_refused.set()
             raise
         return Ending("completed")
 
-    async with book(tmp_path, lease_s=1000) as first, book(tmp_path, lease_s=0.2) as second:
+    async with book(tmp_path, lease_s=1000) as first:
         await first.create(fresh(), work)
-        events = await asyncio.wait_for(whole(second, "run_1"), 5)
-        assert events == [(1, b"a"), (2, b"b"), (3, b"gateway_stopped")]
-        goes_on.set()
-        while not refusals:
-            await asyncio.sleep(0.01)
-        assert refusals == ["run_lost"]
-        assert await whole(first, "run_1") == events
+        await asyncio.wait_for(has_written.wait(), 60)
+        async with book(tmp_path, lease_s=0.2) as second:
+            events = await asyncio.wait_for(whole(second, "run_1"), 60)
+            assert events == [(1, b"a"), (2, b"b"), (3, b"gateway_stopped")]
+            goes_on.set()
+            await asyncio.wait_for(was_refused.wait(), 60)
+            assert await whole(first, "run_1") == events
 
 
 async def test_a_run_that_waits_is_resumed_by_one_of_many(tmp_path):
@@ -91,7 +99,7 @@ async def test_a_run_that_waits_is_resumed_by_one_of_many(tmp_path):
     async with book(tmp_path) as one, book(tmp_path) as two, book(tmp_path) as three:
         for i in range(5):
             for found in (one, two, three):
-                events = await asyncio.wait_for(whole(found, f"run_{i}"), 5)
+                events = await asyncio.wait_for(whole(found, f"run_{i}"), 60)
                 assert events == [(1, b"resumed")]
 
 
@@ -104,7 +112,7 @@ async def test_a_fault_of_ours_ends_the_run_typed(tmp_path, caplog):
 
     async with book(tmp_path) as found:
         await found.create(fresh(), work)
-        assert await asyncio.wait_for(whole(found, "run_1"), 5) == [(1, b"internal_error")]
+        assert await asyncio.wait_for(whole(found, "run_1"), 60) == [(1, b"internal_error")]
         assert (await found.get("run_1", "t")).status == "failed"
         with pytest.raises(RunNotFound):
             await found.get("run_1", "other")
@@ -122,9 +130,9 @@ async def test_a_run_past_its_deadline_is_failed_and_does_not_spin(tmp_path):
         raise LaneUnavailable("no lane", retry_after_s=None)
 
     async with book(tmp_path) as found:
-        await found.create(fresh(deadline_at=time.time() + 0.7), work)
-        assert await asyncio.wait_for(whole(found, "run_1"), 5) == [(1, b"lane_unavailable")]
-    assert len(tries) == 3
+        await found.create(fresh(deadline_at=time.time() + 2.0), work)
+        assert await asyncio.wait_for(whole(found, "run_1"), 60) == [(1, b"lane_unavailable")]
+    assert 2 <= len(tries) <= 4
 
 
 async def test_a_queued_run_that_was_taken_over_is_not_ended_by_its_old_owner(tmp_path):
@@ -151,10 +159,9 @@ async def test_a_queued_run_that_was_taken_over_is_not_ended_by_its_old_owner(tm
     second = RunBook(RunStore(made), made, Patient())
     async with book(tmp_path, lease_s=1000) as first, second.looked_after():
         await first.create(fresh(), work)
-        while (await second.get("run_1", "t")).status == "queued":
-            await asyncio.sleep(0.01)
+        await until_begun(second, "run_1")
         goes_on.set()
-        assert await asyncio.wait_for(whole(second, "run_1"), 5) == [(1, b"resumed")]
+        assert await asyncio.wait_for(whole(second, "run_1"), 60) == [(1, b"resumed")]
         assert (await first.get("run_1", "t")).status == "completed"
 
 
@@ -166,7 +173,7 @@ async def test_a_client_that_leaves_while_its_run_is_stored_leaves_no_run(tmp_pa
         creating.cancel()
         with pytest.raises(asyncio.CancelledError):
             await creating
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while True:
                 await asyncio.sleep(0.05)
                 if await found.store.get("run_1") is None:
@@ -203,8 +210,7 @@ async def test_a_resting_book_leaves_what_waits_and_ends_what_has_begun(tmp_path
     async with book(tmp_path, lease_s=0.1) as found:
         await found.create(fresh("run_1"), waits)
         await found.create(fresh("run_2"), runs)
-        while (await found.get("run_2", "t")).status == "queued":
-            await asyncio.sleep(0.01)
+        await until_begun(found, "run_2")
         found.rest()
         may_begin.set()
         with pytest.raises(GatewayStopped):
@@ -212,9 +218,9 @@ async def test_a_resting_book_leaves_what_waits_and_ends_what_has_begun(tmp_path
         await asyncio.sleep(0.3)
         assert (await found.get("run_1", "t")).status == "queued"
         goes_on.set()
-        assert await asyncio.wait_for(whole(found, "run_2"), 5) == [(1, b"done")]
+        assert await asyncio.wait_for(whole(found, "run_2"), 60) == [(1, b"done")]
     async with book(tmp_path) as next_one:
-        assert await asyncio.wait_for(whole(next_one, "run_1"), 5) == [(1, b"resumed")]
+        assert await asyncio.wait_for(whole(next_one, "run_1"), 60) == [(1, b"resumed")]
 
 
 async def test_no_run_is_accepted_that_nobody_looks_after(tmp_path, caplog):
@@ -227,8 +233,9 @@ async def test_no_run_is_accepted_that_nobody_looks_after(tmp_path, caplog):
     made = section(sqlite_url(tmp_path))
     found = RunBook(Broken(made), made, Resumed())
     async with found.looked_after():
-        while not caplog.records:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(60):
+            while not caplog.records:
+                await asyncio.sleep(0.01)
         with pytest.raises(StoreUnavailable):
             await found.create(fresh(), None)
     assert "not looked after" in caplog.text
@@ -252,7 +259,7 @@ async def test_what_others_left_is_taken_up_as_far_as_there_is_room(tmp_path):
     found = RunBook(RunStore(made), made, Counting())
     async with found.looked_after():
         for i in range(5):
-            assert await asyncio.wait_for(whole(found, f"run_{i}"), 5) == [(1, b"resumed")]
+            assert await asyncio.wait_for(whole(found, f"run_{i}"), 60) == [(1, b"resumed")]
     assert len(most) == 5 and max(most) <= 2
 
 
@@ -264,22 +271,26 @@ async def test_a_quiet_run_is_looked_at_less_and_less(tmp_path):
         await asyncio.sleep(60)
 
     async with book(tmp_path) as found:
+        found.poll_s = 0.05, 0.2
         await found.create(fresh(), work)
-        looks = 0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(2.5), aclosing(found.follow("run_1", 0)) as batches:
-                async for _ in batches:
-                    looks += 1
-        assert looks == 3
+        await until_begun(found, "run_1")
+        looks_s = []
+        async with aclosing(found.follow("run_1", 0)) as batches:
+            async for _ in batches:
+                looks_s.append(time.monotonic())
+                if len(looks_s) == 5:
+                    break
+        pauses_s = [later - before for before, later in pairwise(looks_s)]
+        assert all(pause_s > least for pause_s, least in zip(pauses_s, (0.04, 0.09, 0.19, 0.19), strict=True))
 
 
 async def test_how_the_store_does_is_told(tmp_path):
     """While it cannot be used, and when looking after the runs has ended."""
-    async with book(tmp_path, lease_s=0.1, timeout_s=0.2) as found:
+    async with book(tmp_path, lease_s=0.1, timeout_s=1.0) as found:
         await asyncio.sleep(0.1)
         assert found.state == "ok"
         other = await locked(tmp_path)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while found.state != "store unavailable":
                 await asyncio.sleep(0.01)
             unlock(other)

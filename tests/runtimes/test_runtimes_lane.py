@@ -90,7 +90,7 @@ async def test_waiting_for_readiness_ends_with_it():
     await asyncio.sleep(0)
     assert not waiting.done()
     lane.becomes_ready([])
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 60)
     lane.fails("x")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(lane.wait_until_ready(), 0.01)

@@ -59,7 +59,7 @@ async def test_a_stubborn_process_is_killed_with_its_children():
         "print(child.pid, flush=True); time.sleep(60)"
     )
     process = await start(source, log)
-    await eventually(lambda: len(log) == 1, 30)
+    await eventually(lambda: len(log) == 1)
     await process.stop(0.2)
     assert not is_alive(process.pid)
     grandchild = int(next(iter(log)))

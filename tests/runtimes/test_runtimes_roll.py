@@ -90,7 +90,7 @@ async def test_a_lost_address_is_watched_until_nothing_runs_there():
             answers[0] = []
             await eventually(lambda: not pool.lanes)
             await scripted.__aexit__()
-            await eventually(lambda: failed, within_s=8)
+            await eventually(lambda: failed)
             lane.leave()
             await eventually(lambda: lane.state is LaneState.STOPPED)
 

@@ -61,7 +61,7 @@ async def test_a_process_starts_serves_and_is_stopped():
     """Its output is kept; after the stop neither the process nor its lane is there."""
     async with supervised(python(SERVER)) as supervisor:
         assert supervisor.lane.state is LaneState.STARTING
-        await eventually(lambda: supervisor.lane.is_ready, 30)
+        await eventually(lambda: supervisor.lane.is_ready)
         assert "scripted lane serves" in supervisor.log
         pid = supervisor.process.pid
         assert is_alive(pid)
@@ -73,14 +73,14 @@ async def test_a_killed_process_is_restarted():
     """The lane fails with the reason, then serves again from another process."""
     async with supervised(python(SERVER), backoff=Backoff(first_s=0.3)) as supervisor:
         lane = supervisor.lane
-        await eventually(lambda: lane.is_ready, 30)
+        await eventually(lambda: lane.is_ready)
         pid = supervisor.process.pid
         os.kill(pid, 9)
         await eventually(lambda: lane.state is LaneState.FAILED)
         await eventually(lambda: "exit code -9" in lane.reason)
         assert "scripted lane serves" in lane.reason
         assert lane.url is None and lane.serves("scripted")
-        await eventually(lambda: lane.is_ready, 30)
+        await eventually(lambda: lane.is_ready)
         assert supervisor.process.pid != pid
 
 
@@ -89,7 +89,7 @@ async def test_a_process_that_fails_to_start_shows_why():
     source = "import sys; print('first'); sys.exit('no such model')"
     async with supervised(python(source), backoff=Backoff(first_s=0.1)) as supervisor:
         lane = supervisor.lane
-        await eventually(lambda: lane.state is LaneState.FAILED and "exit code 1" in lane.reason, 30)
+        await eventually(lambda: lane.state is LaneState.FAILED and "exit code 1" in lane.reason)
         assert "no such model" in lane.reason
         await eventually(lambda: b"outrider_lane_restarts_total" in supervisor._metrics.render({}) and
                          b'restarts_total{lane="a"} 1.0' in supervisor._metrics.render({}), 30)  # fmt: skip
@@ -100,7 +100,7 @@ async def test_all_that_a_process_writes_is_in_a_file(tmp_path):
     path = tmp_path / "logs" / "a.log"
     source = "import sys; print('first'); sys.exit('no such model')"
     async with supervised(python(source), log=Log(path)):
-        await eventually(lambda: path.exists() and path.read_text().count("no such model") >= 2, 30)
+        await eventually(lambda: path.exists() and path.read_text().count("no such model") >= 2)
     assert path.read_text().startswith("first\nno such model\n")
 
 
@@ -117,7 +117,7 @@ async def test_a_process_that_is_never_ready_is_replaced():
     async with supervised(python(source), ready_timeout_s=1.5) as supervisor:
         await eventually(lambda: supervisor.process is not None)
         pid = supervisor.process.pid
-        await eventually(lambda: supervisor.lane.state is LaneState.FAILED, 30)
+        await eventually(lambda: supervisor.lane.state is LaneState.FAILED)
         assert supervisor.lane.reason == "not ready within 1.5 s: loading"
         await eventually(lambda: not is_alive(pid))
 
@@ -125,7 +125,7 @@ async def test_a_process_that_is_never_ready_is_replaced():
 async def test_kill_ends_a_stubborn_process_at_once():
     """For the operator who does not want to wait."""
     async with supervised(python(STUBBORN)) as supervisor:
-        await eventually(lambda: "no" in supervisor.log, 30)
+        await eventually(lambda: "no" in supervisor.log)
         pid = supervisor.process.pid
         supervisor.kill()
         await eventually(lambda: not is_alive(pid))

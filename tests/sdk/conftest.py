@@ -38,10 +38,10 @@ def connect() -> Connect:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], Any]:
-    """Wait until a condition holds, five seconds at most."""
+    """Wait until a condition holds, a minute at most."""
 
     async def wait(condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.002)
 

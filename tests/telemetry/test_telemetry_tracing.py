@@ -128,7 +128,7 @@ async def test_a_collector_that_hangs_does_not_hold_up_the_end(caplog):
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(Stuck())
     try:
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(60):
             await Tracing(provider).close(within_s=0.05)
         assert "spans" in caplog.text
     finally:

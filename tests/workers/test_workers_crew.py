@@ -43,7 +43,7 @@ def pids_of(crew):
 
 
 async def first_worker(crew):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (found := pids_of(crew)):
             await asyncio.sleep(0.005)
     return found[0]
@@ -56,7 +56,7 @@ async def test_a_worker_that_hangs_before_it_listens_stops_the_start():
         pid = await first_worker(crew)
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(SetupError, match="worker 0 ended with exit code -9 before it listened"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await starting
         assert not is_alive(pid)
 
@@ -72,10 +72,10 @@ async def test_a_worker_that_hangs_while_it_serves_is_replaced():
         await asyncio.sleep(1.0)
         assert is_alive(pid)
         os.kill(pid, signal.SIGSTOP)
-        await eventually(lambda: not is_alive(pid), within_s=40)
+        await eventually(lambda: not is_alive(pid))
         restarts = gateway.metrics.registry.get_sample_value
-        await eventually(lambda: restarts("outrider_worker_restarts_total", {"worker": "0"}) == 1, within_s=30)
-        await eventually(lambda: restarts("outrider_worker_up", {"worker": "0"}) == 1, within_s=60)
+        await eventually(lambda: restarts("outrider_worker_restarts_total", {"worker": "0"}) == 1)
+        await eventually(lambda: restarts("outrider_worker_up", {"worker": "0"}) == 1)
         async with aiohttp.ClientSession() as session, session.get(f"{crew.url}/live") as response:
             assert response.status == 200
 
@@ -88,7 +88,7 @@ async def test_a_worker_that_does_not_stop_is_killed():
         assert len(pids) == 2
         os.kill(pids[0], signal.SIGSTOP)
         try:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 await crew.stop()
         finally:
             with suppress(ProcessLookupError):

@@ -237,6 +237,8 @@ async def _send(reply: Reply, writer: asyncio.StreamWriter) -> bool:
         elif isinstance(step, Fault):
             await _break(step, writer)
             return False
+        elif isinstance(step, asyncio.Event):
+            await step.wait()
         else:
             await asyncio.sleep(step)
     writer.write(head + (b"0\r\n\r\n" if is_chunked else b""))
@@ -249,7 +251,7 @@ def _head(reply: Reply) -> tuple[bytes, bool]:
     headers = list(reply.headers)
     is_chunked = False
     if not any(name.lower() == "content-length" for name, _ in headers):
-        body_steps = [step for step in reply.steps if not isinstance(step, float | int)]
+        body_steps = [step for step in reply.steps if not isinstance(step, float | int | asyncio.Event)]
         is_chunked = len(body_steps) > 1
         size = len(body_steps[0]) if body_steps and isinstance(body_steps[0], bytes) else 0
         headers.append(("Transfer-Encoding", "chunked") if is_chunked else ("Content-Length", str(size)))

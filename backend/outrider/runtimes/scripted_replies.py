@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -51,7 +52,8 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A status and steps: bytes are sent as one chunk, a number sleeps so many seconds, a Fault breaks off.
+    """A status and steps: bytes are sent as one chunk, a number sleeps so many seconds, an event is waited for, a
+    Fault breaks off.
 
     The head goes out with the first bytes (empty ones send the head alone), so earlier steps delay it. A body of at
     most one step of bytes gets a Content-Length, another is chunked; a Content-Length among `headers` is sent as it
@@ -60,7 +62,7 @@ class Reply:
 
     status: int = 200
     headers: Sequence[tuple[str, str]] = ()
-    steps: Sequence[bytes | float | Fault] = ()
+    steps: Sequence[bytes | float | asyncio.Event | Fault] = ()
 
 
 def json_reply(value: object, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Reply:
