@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -45,10 +44,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_is_cheap() -> None:
-    """The package alone loads neither an HTTP client nor pydantic, and starts fast."""
-    start = time.perf_counter()
+    """The package alone loads neither an HTTP client nor pydantic, and little else."""
     loaded = modules_after("import outrider")
-    assert time.perf_counter() - start < 2.0  # a bare interpreter takes most of it on a busy machine
+    assert len(loaded - modules_after("")) < 30
     assert not loaded & {"torch", "yaml", "aiohttp", "pydantic", "outrider.sdk"}
 
 

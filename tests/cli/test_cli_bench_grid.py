@@ -61,7 +61,7 @@ def test_a_run_that_stopped_goes_on(tmp_path: Path, toy_folder: Path) -> None:
     for _ in range(3):
         assert run(out, toy_folder, "--settings", SETTINGS, "--minutes", "0.01").exit_code == 0
         seen.append([one.key for one in read(out).answers])
-    assert run(out, toy_folder, "--settings", SETTINGS, "--minutes", "1").exit_code == 0
+    assert run(out, toy_folder, "--settings", SETTINGS, "--minutes", "9").exit_code == 0
     grid = read(out)
     keys = [one.key for one in grid.answers]
     assert len(seen[0]) >= 3 and keys[: len(seen[2])] == seen[2]

@@ -10,11 +10,11 @@ from outrider.errors import ConfigError
 
 
 def test_pairs_over_a_lane_and_a_gateway_before_it():
-    """Every pair is one request to each; the answer through the gateway takes longer."""
+    """Every pair is one request to each."""
     with server("direct") as lane:
         found = measure(lane.url, rounds=1)
     assert found.num_pairs == PAIRS_PER_ROUND
-    assert 0 < found.direct < found.through and found.added > 0
+    assert found.direct > 0 and found.through > 0 and found.low <= found.added <= found.high
 
 
 def test_the_aim_is_met_missed_or_undecided():

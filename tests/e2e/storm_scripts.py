@@ -13,7 +13,7 @@ CHAT = "/v1/chat/completions"
 EVENTS = (("Content-Type", "text/event-stream"),)
 JSON = (("Content-Type", "application/json"),)
 #: Nobody waits longer than this; what has no end in sight leaves, or has a deadline.
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 TENANTS = ("ada", "bob", "eve")
 #: Statuses by which a request may be refused before a lane hears of it.
 REFUSALS = {408, 429, 503, 504}

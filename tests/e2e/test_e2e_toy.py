@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -40,18 +40,24 @@ async def num_at_engine(session: aiohttp.ClientSession, gateway: Gateway) -> int
         return load["num_running_reqs"] + load["num_waiting_reqs"]
 
 
-async def seconds_until(session: aiohttp.ClientSession, gateway: Gateway, count: int) -> float:
-    start = time.monotonic()
+async def until_there_are(session: aiohttp.ClientSession, gateway: Gateway, count: int) -> None:
     async with asyncio.timeout(60):
         while await num_at_engine(session, gateway) != count:
             await asyncio.sleep(0.001)
-    return time.monotonic() - start
+
+
+async def num_emitted(session: aiohttp.ClientSession, gateway: Gateway) -> int:
+    """Tokens of the engine so far."""
+    async with session.get(f"{gateway.pool.lanes[0].url}/metrics") as response:
+        (line,) = re.findall(r"^sglang:generation_tokens_total (.+)$", await response.text(), re.MULTILINE)
+    return int(float(line))
 
 
 @pytest.mark.parametrize("phase", ["before headers", "mid-stream", "non-streaming", "waiting in the engine"])
 async def test_a_client_that_leaves_frees_its_engine_slot(toy_folder: Path, phase: str) -> None:
-    """From the client's departure to the freed slot: under 50 ms at best of three, and never long."""
-    taken = []
+    """From the client's departure to the freed slot the engine writes, at best of three, few of 1,900 tokens: what it
+    writes in 50 ms, however fast it is."""
+    written = []
     async with (
         running(toy_folder, max_running=1) as gateway,
         aiohttp.ClientSession() as session,
@@ -62,20 +68,22 @@ async def test_a_client_that_leaves_frees_its_engine_slot(toy_folder: Path, phas
             blocker = None
             if phase == "waiting in the engine":
                 blocker = asyncio.create_task(_read(session, url, body))
-                await seconds_until(session, gateway, 1)
+                await until_there_are(session, gateway, 1)
             request = asyncio.create_task(_read(session, url, body))
-            await seconds_until(session, gateway, 1 if blocker is None else 2)
+            await until_there_are(session, gateway, 1 if blocker is None else 2)
             if phase == "mid-stream":
                 await asyncio.sleep(0.1)
+            before = await num_emitted(session, gateway)
             request.cancel()
             await asyncio.wait([request])
-            taken.append(await seconds_until(session, gateway, 0 if blocker is None else 1))
+            await until_there_are(session, gateway, 0 if blocker is None else 1)
+            written.append(await num_emitted(session, gateway) - before)
             if blocker is not None:
                 blocker.cancel()
                 await asyncio.wait([blocker])
-                await seconds_until(session, gateway, 0)
+                await until_there_are(session, gateway, 0)
         assert gateway.dispatcher.num_open == 0
-    assert min(taken) < 0.05 and max(taken) < 0.5, taken
+    assert min(written) < 150, written
 
 
 async def _read(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> None:

@@ -59,7 +59,7 @@ async def test_a_guard_that_is_killed_takes_its_command_along():
 def test_the_commands_exit_code_is_told(source, expected):
     """A signal as a shell tells it."""
     process = start(source)
-    assert process.wait(20) == expected
+    assert process.wait(60) == expected
     process.communicate()
 
 
@@ -69,8 +69,8 @@ def test_sigterm_reaches_the_command_and_gives_it_time():
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); "
         "print('up', flush=True); time.sleep(60)"
     )
-    process = start(source, grace_s=20)
+    process = start(source, grace_s=60)
     assert process.stdout.readline() == "up\n"
     process.terminate()
-    assert process.wait(20) == 7
+    assert process.wait(60) == 7
     process.communicate()

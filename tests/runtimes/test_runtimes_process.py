@@ -45,8 +45,8 @@ async def test_the_end_of_standard_input_is_a_sign_to_exit():
     """A process that reads it needs no signal."""
     process = await start("import sys, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); sys.stdin.read()")
     began_s = time.monotonic()
-    await process.stop(20)
-    assert time.monotonic() - began_s < 10
+    await process.stop(60)
+    assert time.monotonic() - began_s < 50
     assert not is_alive(process.pid)
 
 

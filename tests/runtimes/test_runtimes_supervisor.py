@@ -92,7 +92,7 @@ async def test_a_process_that_fails_to_start_shows_why():
         await eventually(lambda: lane.state is LaneState.FAILED and "exit code 1" in lane.reason)
         assert "no such model" in lane.reason
         await eventually(lambda: b"outrider_lane_restarts_total" in supervisor._metrics.render({}) and
-                         b'restarts_total{lane="a"} 1.0' in supervisor._metrics.render({}), 30)  # fmt: skip
+                         b'restarts_total{lane="a"} 1.0' in supervisor._metrics.render({}))  # fmt: skip
 
 
 async def test_all_that_a_process_writes_is_in_a_file(tmp_path):

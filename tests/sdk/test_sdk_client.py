@@ -107,13 +107,15 @@ async def test_wrong_arguments_fail_before_anything_is_sent(connect: Any) -> Non
         assert lane.requests == []
 
 
-async def test_concurrent_calls_share_the_client(connect: Any) -> None:
+async def test_concurrent_calls_share_the_client(connect: Any, until: Any) -> None:
     """Calls do not wait for each other."""
     async with connect(chat_reply(stream=False), max_retries=0) as (lane, client):
-        lane.reply = lambda _: Reply(steps=(0.3, *GOOD.steps))
-        async with asyncio.timeout(60):
-            results = await asyncio.gather(*(client.chat("hi") for _ in range(32)))
-        assert len(results) == 32
+        goes_on = asyncio.Event()
+        lane.reply = lambda _: Reply(steps=(goes_on, *GOOD.steps))
+        asked = asyncio.gather(*(client.chat("hi") for _ in range(32)))
+        await until(lambda: lane.num_open == 32)
+        goes_on.set()
+        assert len(await asked) == 32
 
 
 async def test_a_closed_client_says_so(connect: Any) -> None:

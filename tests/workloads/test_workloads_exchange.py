@@ -14,7 +14,7 @@ STREAM = (("Content-Type", "text/event-stream"),)
 DONE = b"data: [DONE]\n\n"
 
 
-async def asked(reply: Reply, timeout_s: float = 5.0) -> tuple[Answer, Reading]:
+async def asked(reply: Reply, timeout_s: float = 60.0) -> tuple[Answer, Reading]:
     async with ScriptedLane(lambda _request: reply) as lane:
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -37,7 +37,7 @@ async def test_steps_have_their_moments_and_tokens() -> None:
     answer, reading = await asked(Reply(200, STREAM, steps))
     assert [num for _, num in reading.steps] == [1, 3, 2]
     first, second, _ = (at_s for at_s, _ in reading.steps)
-    assert first - answer.sent_s >= 0.05 and second - first >= 0.09
+    assert first - answer.sent_s >= 0.05 and second - answer.sent_s >= 0.15
     assert ("".join(reading.text), reading.usage["completion_tokens"], reading.error) == ("ab c d", 6, None)
 
 
@@ -88,7 +88,7 @@ async def test_acceptance_is_read_from_the_shape_of_vllm_too() -> None:
 )
 async def test_every_failure_is_in_the_answer(reply: Reply, problem: str) -> None:
     """None is raised, and none passes for an answer."""
-    answer, reading = await asked(reply, timeout_s=0.4)
+    answer, reading = await asked(reply, timeout_s=1.0)
     assert reading.error is not None and problem in reading.error
     assert answer.end_s >= answer.sent_s > 0
 

@@ -51,13 +51,14 @@ def summed(seen: Seen) -> Stretch:
 
 @pytest.mark.parametrize(("num", "text"), [(8, pace(600, 120, 8, 2)), (1000, pace(3000, 1500, 4, 3))])
 def test_it_reports_the_timing_of_the_lane(num: int, text: str) -> None:
-    """Within 3 %, means and medians, of eight streams and of a thousand at once; none fails, all counts are right.
+    """Within 3 % and its own lag, means and medians, of eight streams and of a thousand at once; none fails, all
+    counts are right.
 
     With `-rP` it prints both, and whether the generator would call itself the bottleneck.
     """
     records, turn, seen = measured(text, num)
     assert {one.error for one in records} == {None}
-    truth = [known(one, turn.began_s) for one in records]
+    truth, lag_ms = [known(one, turn.began_s) for one in records], 1000 * max(seen.lag_s)
     print(f"{num} streams: {judged([summed(seen)])}")
     for name, told, true in (
         ("first token", [ttft_ms(one) for one in records], [first for first, _ in truth]),
@@ -65,19 +66,19 @@ def test_it_reports_the_timing_of_the_lane(num: int, text: str) -> None:
     ):
         off = mean(told) / mean(true) - 1
         print(f"{name}: told {mean(told):.1f} ms, written after {mean(true):.1f} ms ({off:+.2%})")
-        assert mean(told) == pytest.approx(mean(true), rel=0.03)
-        assert median(told) == pytest.approx(median(true), rel=0.03)
+        assert abs(mean(told) - mean(true)) < 0.03 * mean(true) + lag_ms
+        assert abs(median(told) - median(true)) < 0.03 * median(true) + lag_ms
     assert {len(one.steps) for one in records} == {int(text.split()[3])}
     assert {step.num_tokens for one in records for step in one.steps} == {int(text.split()[4])}
 
 
 def test_it_says_when_it_is_the_bottleneck() -> None:
     """Asked for more than it can send, it sends late, and says so; latencies count from when they were due."""
-    records, _, seen = measured(pace(1, 1, 1), 1500, per_s=6000)
+    records, _, seen = measured(pace(1, 1, 1), 1500, per_s=100_000)
     told = judged([summed(seen)])
     assert told.is_bottleneck and any("late" in why for why in told.reasons)
     good = [one for one in records if one.error is None]
-    assert max(ttft_ms(one) for one in good) > 1000 * (1500 / 6000) / 2
+    assert max(ttft_ms(one) for one in good) > 1000 * (1500 / 100_000) / 2
 
 
 def test_it_does_not_cry_wolf() -> None:

@@ -31,7 +31,7 @@ async def test_answers_are_read_to_their_end_on_one_connection():
 
 async def test_the_first_byte_has_its_time():
     """Of the body, not of the head."""
-    async with ScriptedLane(lambda _request: Reply(200, (), (b"", 0.1, b"a", 0.1, b"b"))) as lane:
+    async with ScriptedLane(lambda _request: Reply(200, (), (b"", 0.1, b"a", 0.4, b"b"))) as lane:
         wire, began_s = await Wire.connect(lane.url), time.monotonic()
         await wire.ask(REQUEST)
         assert 0.1 <= wire.first_s - began_s < time.monotonic() - began_s - 0.05
