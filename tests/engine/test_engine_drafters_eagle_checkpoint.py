@@ -11,8 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from outrider.engine.checkpoint import read_config
 from outrider.engine.drafters.eagle_checkpoint import TOKEN_MAP, read_head, write_head
+from outrider.engine.drafters.eagle_head import EagleHead
 from outrider.engine.drafters.eagle_net import Kind, usual_points
 from outrider.engine.drafters.medusa import WEIGHTS, read_medusa, write_medusa
+from outrider.engine.model import LlamaModel
 from outrider.errors import ModelError
 from random_heads import random_head, random_medusa
 from random_llama import write_random_llama
@@ -86,6 +88,30 @@ def test_public_spellings_are_read(target: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_a_head_of_pytorchs_own_file_is_read_with_its_bias(target: Path, tmp_path: Path, kind: Kind) -> None:
+    """As most public heads are; it drafts as it says, and comes back as it was read."""
+    write_head(tmp_path / "public", random_head(target, kind, range(40)))
+    path = tmp_path / "public" / "model.safetensors"
+    bias = torch.linspace(-1, 1, 32).half()
+    torch.save(load_file(path) | {"fc.bias": bias}, path.with_name("pytorch_model.bin"))
+    path.unlink()
+    config = json.loads((path.parent / "config.json").read_text())
+    (path.parent / "config.json").write_text(json.dumps(config | {"bias": True}))
+    head = read_head(path.parent, read_config(target))
+    assert torch.equal(head.tensors["fc.bias"], bias.float())
+    model = LlamaModel(target)
+    states = EagleHead(path.parent, model)._net.start(torch.zeros(1, 96 if kind == "eagle3" else 32))
+    assert torch.allclose(states, bias.float() if kind == "eagle3" else torch.zeros(32))
+    write_head(tmp_path / "again", head)
+    again = read_head(tmp_path / "again", read_config(target))
+    assert again.config == head.config and again.tensors.keys() == head.tensors.keys()
+    assert kind == "eagle" or json.loads((tmp_path / "again" / "config.json").read_text())["bias"] is True
+    path.with_name("pytorch_model.bin").write_bytes(b"half a file")
+    with pytest.raises(ModelError, match=r"pytorch_model\.bin is damaged"):
+        read_head(path.parent, read_config(target))
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
 def test_another_models_head_is_refused_with_both_shapes(tmp_path: Path, target: Path, kind: Kind) -> None:
     """Another hidden size, another vocabulary, and a tensor that is not what the config says."""
     other = tmp_path / "other"
@@ -117,6 +143,8 @@ def write_changed(folder: Path, target: Path, change: dict[str, object]) -> None
         ({"architectures": ["LlamaForCausalLM"]}, "is no EAGLE head, expected LlamaForCausalLMEagle"),
         ({"norm_output": True}, "norm_output is not supported"),
         ({"eagle_config": {"norm_before_fc": True}}, "norm_before_fc is not supported"),
+        ({"norm_before_fc": True}, "norm_before_fc is not supported"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state false is not supported"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 7]}}, "no inner layers of 8"),
         ({"num_hidden_layers": 2}, "has 1 layer, not 2"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope scaling 'llama3' is not supported"),
@@ -128,6 +156,15 @@ def test_what_would_change_the_network_is_refused(
     """Nothing of a config is passed over that this engine does not do."""
     write_changed(tmp_path, target, change)
     with pytest.raises(ModelError, match=message):
+        read_head(tmp_path, read_config(target))
+
+
+def test_biases_of_the_layer_are_refused(target: Path, tmp_path: Path) -> None:
+    """By name: passed over, they would make another head of it."""
+    write_head(tmp_path, random_head(target, "eagle"))
+    path = tmp_path / "model.safetensors"
+    save_file(load_file(path) | {"layers.0.self_attn.q_proj.bias": torch.ones(64)}, path)
+    with pytest.raises(ModelError, match=r"not supported: layers\.0\.self_attn\.q_proj\.bias"):
         read_head(tmp_path, read_config(target))
 
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -67,3 +72,24 @@ def test_two_heads_of_one_kind_are_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["bench", "heads", *options])
     assert isinstance(done.exception, ConfigError)
     assert f"--eagle {tmp_path / 'b'}: a second eagle2 head" in str(done.exception)
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path: Path, toy_folder: Path) -> None:
+    """The tables and the file are of the answers until then, and the status is that of an interrupted program."""
+    json_file = tmp_path / "bench.json"
+    command = [sys.executable, "-m", "outrider", "bench", "heads", "--model", str(toy_folder), "--minutes", "9"]
+    ours, theirs = os.openpty()  # the bar says what is measured, on terminals only
+    with subprocess.Popen([*command, "--json", str(json_file)], stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        told = b""
+        while b"ngram k=10" not in told:
+            told += os.read(ours, 1024)
+        process.send_signal(signal.SIGINT)
+        while process.poll() is None:
+            with suppress(OSError):  # nobody writes any more
+                os.read(ours, 1024)
+        said = process.stdout.read() if process.stdout is not None else b""
+    os.close(ours)
+    assert process.returncode == 130, told
+    samples = json.loads(json_file.read_text())["samples"]
+    assert len(samples) >= 2 and b"drafts against off" in said

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from outrider.errors import ModelError
 
 #: Architectures of one layer structure; Qwen2 adds biases to q, k and v, Qwen3 a norm per head of q and k.
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+#: Of many public heads; only tensors are read of it.
+_PICKLED = "pytorch_model.bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +158,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class Weights:
-    """All tensors of a folder by name, from one safetensors file or from sharded ones with an index."""
+    """All tensors of a folder by name, from one safetensors file or from sharded ones with an index; from PyTorch's
+    own file where there is no other."""
 
     def __init__(self, folder: Path, file: str = "model.safetensors") -> None:
         """`file`: where there is no index of sharded ones."""
         index = folder / "model.safetensors.index.json"
+        if not (folder / file).is_file() and (folder / _PICKLED).is_file():
+            file = _PICKLED
         files = {file}
         if index.is_file():
             files = set(map(str, section(index, read_json(index), "weight_map").values()))
@@ -174,10 +180,13 @@ class Weights:
         if not path.is_file():
             raise ModelError(f"{path} is missing")
         try:
+            if path.name == _PICKLED:
+                self._tensors |= torch.load(path, map_location="cpu", weights_only=True)
+                return
             with safe_open(path, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118 - safe_open is not a mapping
                     self._tensors[name] = opened.get_tensor(name)
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, UnpicklingError, OSError, RuntimeError, EOFError, LookupError, TypeError) as error:
             raise ModelError(f"{path} is damaged: {error}") from error
 
     def take(self, name: str, *shape: int) -> torch.Tensor:
@@ -193,6 +202,10 @@ class Weights:
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of those that were not taken."""
+        return iter(self._tensors)
 
     def rename(self, old: str, new: str) -> None:
         """Give all names that begin with `old` the beginning `new`."""

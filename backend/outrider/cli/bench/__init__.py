@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +14,7 @@ from outrider.cli.bench.heads import heads
 from outrider.cli.bench.load import load
 from outrider.cli.bench.policy import policy
 from outrider.cli.bench.run import run
-from outrider.cli.bench.show import show
+from outrider.cli.bench.show import JsonFile, show, write_json
 from outrider.cli.bench.workers import workers
 from outrider.cli.console import progress_bar, refuse
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
@@ -45,7 +44,7 @@ def engine(
         int | None, typer.Option(help="Which questions of each category come first; without it, that of 0.")
     ] = None,
     draft_model: Annotated[str | None, typer.Option(help="A smaller model, named like the model.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Decode speed of this engine, Hugging Face and llama.cpp on the same prompts. Ctrl-C keeps what is done.
 
@@ -77,7 +76,6 @@ def engine(
             results.is_interrupted = True
     stated = machine | facts(suite, tasks, results)
     show(parts(results), results.notes, stated)
-    if json_file is not None:
-        json_file.write_text(json.dumps(as_json(results, stated), indent=2) + "\n", encoding="utf-8")
+    write_json(json_file, as_json(results, stated))
     if results.is_interrupted:
         raise typer.Exit(130)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import re
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +18,7 @@ import typer
 from outrider.cli.bench import real_lane
 from outrider.cli.bench.peers import PEERS, peer_server
 from outrider.cli.bench.servers import API_KEY, DEPARTURES, HANG, HANG_BEGUN, MODEL, TICK, Server, server
+from outrider.cli.bench.show import JsonFile, write_json
 from outrider.cli.console import refuse, run_async
 from outrider.workloads.conditions import conditions
 from outrider.workloads.wire import Wire, post
@@ -263,7 +262,7 @@ def gateway(
     peer: Annotated[
         list[str] | None, typer.Option(help=f"Measure this peer too: {', '.join(PEERS)}. Installs it when missing.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures and conditions here.")] = None,
+    json_file: JsonFile = None,
     lane_url: Annotated[str | None, typer.Option("--lane", help="Only what is added to this running lane.")] = None,
 ) -> None:
     """What a gateway adds: the lane asked directly, ours, a bare relay of the same HTTP library, and peers."""
@@ -295,6 +294,5 @@ def gateway(
         console.print("the machine was busy before the start: the tails say little")
     if max(row.client_share for row in rows[1:]) > 0.8:
         console.print("the client used over 80 % of a core: requests/s are a lower bound")
-    if json_file is not None:
-        data = {"conditions": facts, "summary": [*map(asdict, rows)], "figures": [*map(asdict, figures)]}
-        json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    data = {"conditions": facts, "summary": [*map(asdict, rows)], "figures": [*map(asdict, figures)]}
+    write_json(json_file, data)

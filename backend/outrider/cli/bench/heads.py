@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -13,6 +12,7 @@ import typer
 
 from outrider.cli.bench.head_tables import grid, head_aims, head_rows
 from outrider.cli.bench.samples import SETTING_OFF, Case, Sample, Samples, Setting, accept_length
+from outrider.cli.bench.show import JsonFile, show, write_json
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir
 from outrider.errors import ConfigError
@@ -44,14 +44,16 @@ def heads(  # noqa: PLR0913 - one parameter per flag
     ] = list(TEMPERATURES),  # noqa: B006 - typer copies it
     minutes: Annotated[float, typer.Option(min=0.1, help="Time for all of it.")] = 10.0,
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 96,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
     record: Annotated[
         bool, typer.Option(help="Write into each head's config what it is worth: those that lose are off by default.")
     ] = False,
 ) -> None:
-    """Every way to draft with these heads, on prompts that training never saw, all in one run."""
+    """Every way to draft with these heads, on prompts that training never saw, all in one run.
+
+    Ctrl-C keeps what is done, and records nothing.
+    """
     from outrider.cli.bench.aims import aim_rows
-    from outrider.cli.bench.show import show
     from outrider.engine.engine import Engine, EngineLimits
     from outrider.engine.pull import locate
     from outrider.workloads.conditions import conditions
@@ -63,9 +65,13 @@ def heads(  # noqa: PLR0913 - one parameter per flag
         raise ConfigError(f"--eagle {twice[0]}: a second {_name(twice[0])} head, of which one is measured at a time")
     engine = Engine(locate(model, cache_dir()), EngineLimits())
     arms = dict(_arms(engine, eagle, medusa, locate(draft_model, cache_dir()) if draft_model else None))
-    measured = Samples(
-        list(_answers(engine, arms, _settings(arms, k, tree_k), _cases(spec_bench, max_tokens, temperature), minutes))
-    )
+    cases, answers, is_interrupted = _cases(spec_bench, max_tokens, temperature), list[Sample](), False
+    try:
+        for sample in _answers(engine, arms, _settings(arms, k, tree_k), cases, minutes):
+            answers.append(sample)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    measured = Samples(answers)
     tables = {
         "drafts against off": head_rows(measured),
         "accept length by task": grid(measured),
@@ -73,9 +79,9 @@ def heads(  # noqa: PLR0913 - one parameter per flag
     }
     stated = conditions(model=model, minutes=minutes, max_tokens=max_tokens, prompts=len(measured.cases))
     show(tables, (), stated)
-    if json_file is not None:
-        data = {"conditions": stated, "tables": tables, "samples": [sample.as_dict() for sample in measured.all]}
-        json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    write_json(json_file, {"conditions": stated, "tables": tables, "samples": [one.as_dict() for one in answers]})
+    if is_interrupted:
+        raise typer.Exit(130)
     for folder in (*eagle, *([medusa] if medusa else [])) if record else ():
         _record(folder, "medusa" if folder == medusa else _name(folder), measured.at(0.0))
 

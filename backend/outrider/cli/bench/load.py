@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Annotated
 
@@ -17,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.cli.bench.aims import Aim, aim_rows, at_most
 from outrider.cli.bench.servers import API_KEY, MODEL, PACE, Server, server
-from outrider.cli.bench.show import show
+from outrider.cli.bench.show import JsonFile, show, write_json
 from outrider.cli.console import run_async
 from outrider.workloads.conditions import conditions
 from outrider.workloads.stretch import OPENING_S
@@ -212,7 +210,7 @@ def load(
     interval_ms: Annotated[int, typer.Option(min=1, help="Between two events of a stream.")] = 250,
     stream_s: Annotated[float, typer.Option(min=0.1, help="How long one stream lasts; another follows.")] = 20.0,
     minutes: Annotated[float, typer.Option(min=0.1, help="How long; ten for a soak.")] = 0.5,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures and conditions here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Many streams at once through one gateway process: how late its loop is, what they cost, whether it grows."""
     asked = Load(streams, interval_ms, stream_s, 60 * minutes)
@@ -230,6 +228,4 @@ def load(
     ]
     tables = {"many streams, one process": aim_rows(load_aims(summary)), "beside them": figures}
     show(tables, [f"failed: {failure}" for failure in sorted(set(seen[0].failures))], facts)
-    if json_file is not None:
-        data = {"conditions": facts, "summary": asdict(summary), "measured": asdict(seen[0])}
-        json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    write_json(json_file, {"conditions": facts, "summary": asdict(summary), "measured": asdict(seen[0])})

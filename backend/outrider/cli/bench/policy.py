@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outrider.cli.bench.mix import FIXED, Mix, mixed_cases, parse_fixed, parse_sizes
-from outrider.cli.bench.show import made_folder, show
+from outrider.cli.bench.show import JsonFile, made_folder, show, write_json
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
 
@@ -30,7 +29,7 @@ def policy(  # noqa: PLR0913 - one parameter per flag
     ] = False,
     minutes: Annotated[float, typer.Option(min=0.01, help="Time for all of it; more gives more rounds.")] = 14.0,
     out: Annotated[Path | None, typer.Option(help="Folder of a page with plots.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """What deciding per request is worth: the policy against every fixed setting. Ctrl-C keeps what is done."""
     from outrider.cli.bench.closed_loop import measure_mix
@@ -69,9 +68,7 @@ def policy(  # noqa: PLR0913 - one parameter per flag
     tables = mix_parts(regret, mix.num_cells - num_cells)
     notes = missing_cells(num_cells, mix.num_cells)
     show(tables, notes, stated)
-    if json_file is not None:
-        data = {"conditions": stated, "tables": tables, "traffic": [one.as_dict() for one in traffic]}
-        json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    write_json(json_file, {"conditions": stated, "tables": tables, "traffic": [one.as_dict() for one in traffic]})
     for path in () if out is None else write_mix_report(regret, tables, notes, stated, out):
         typer.echo(path)
     if is_interrupted:

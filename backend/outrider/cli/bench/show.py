@@ -1,10 +1,14 @@
-"""How a measurement is shown: tables with what was left out and the conditions, and the folder of its page."""
+"""How a measurement is shown: tables with what was left out and the conditions, its file, the folder of its page."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from outrider.errors import ConfigError
 from outrider.workloads.tables import columns, shown
@@ -31,6 +35,25 @@ def show(
     for note in notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
     console.print("conditions: " + ", ".join(f"{key} {value}" for key, value in stated.items()), soft_wrap=True)
+
+
+def _to_be_written(file: Path | None) -> Path | None:
+    """Before anything is measured, which would be lost."""
+    if file is not None and (file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK)):
+        raise ConfigError(f"--json {file}: cannot be written")
+    return file
+
+
+#: The option of every measurement that has such a file.
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", callback=_to_be_written, help="Write all figures and conditions here.")
+]
+
+
+def write_json(file: Path | None, data: Mapping[str, Any]) -> None:
+    """To `--json`, where it was given."""
+    if file is not None:
+        file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def made_folder(out: Path) -> None:

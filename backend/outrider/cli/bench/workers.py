@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import Annotated
 
@@ -22,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from outrider.cli.bench.aims import Aim, aim_rows, at_least
 from outrider.cli.bench.served import busy_s, cpu_s, served
 from outrider.cli.bench.servers import API_KEY, MODEL, Server, server
-from outrider.cli.bench.show import show
+from outrider.cli.bench.show import JsonFile, show, write_json
 from outrider.cli.console import run_async
 from outrider.workloads.conditions import conditions
 from outrider.workloads.wire import Wire, post
@@ -194,7 +192,7 @@ def workers(
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved repetitions.")] = 8,
     seconds: Annotated[float, typer.Option(min=0.5, help="Load on each gateway in each round.")] = 3.0,
     connections: Annotated[int, typer.Option(min=1, help="Kept alive, each with one request at a time.")] = 32,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures and conditions here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Requests/s and what they cost: one process, and several that share the port, over scripted lanes."""
     facts = conditions(rounds=rounds, seconds=seconds, connections=connections)
@@ -221,6 +219,5 @@ def workers(
         notes.append("the client used over 90 % of a core: requests/s are a lower bound")
     found = worker_aims(seen, num_cores)
     show({"one process and several": rows(seen), "aims": aim_rows(found)}, notes, facts)
-    if json_file is not None:
-        data = {"conditions": facts, "summary": rows(seen), "aims": aim_rows(found), "seen": [*map(asdict, seen)]}
-        json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    data = {"conditions": facts, "summary": rows(seen), "aims": aim_rows(found), "seen": [*map(asdict, seen)]}
+    write_json(json_file, data)

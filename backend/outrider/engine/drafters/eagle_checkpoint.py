@@ -30,7 +30,7 @@ ARCHITECTURES: Mapping[str, Kind] = {"LlamaForCausalLMEagle": "eagle", "LlamaFor
 #: Of an EAGLE head: a list of the tokens that it drafts, as SGLang's `--speculative-token-map` takes it.
 TOKEN_MAP = "hot_tokens.pt"
 #: Fields that change the network and are not implemented.
-_UNSUPPORTED = ("fc_norm", "use_aux_norm", "norm_output", "bias", "input_norm")
+_UNSUPPORTED = ("fc_norm", "use_aux_norm", "norm_output", "input_norm", "norm_before_fc")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,22 +58,26 @@ def read_head(folder: Path, target: ModelConfig) -> HeadCheckpoint:
     _check_fits(folder, data, own, target)
     if own.num_layers != 1:
         raise ModelError(f"{path}: num_hidden_layers: an EAGLE head has 1 layer, not {own.num_layers}")
-    wanted = [name for name in _UNSUPPORTED if data.get(name)]
     eagle = section(path, data, "eagle_config")
-    wanted += [name for name in ("norm_before_fc",) if eagle.get(name)]
-    if wanted:
-        raise ModelError(f"{path}: {wanted[0]} is not supported")
+    for name in _UNSUPPORTED:
+        if data.get(name) or eagle.get(name):
+            raise ModelError(f"{path}: {name} is not supported")
+    if eagle.get("use_aux_hidden_state") is False:
+        raise ModelError(f"{path}: eagle_config.use_aux_hidden_state false is not supported")
     weights = Weights(folder)
+    if biases := [name for name in weights if name.endswith("_proj.bias")]:
+        raise ModelError(f"{folder}: a bias of the layer is not supported: {biases[0]}")
     token_ids = _token_ids(folder, data, kind, weights)
     if token_ids is not None:
         field = "draft vocabulary" if kind == "eagle" else "d2t"
         check_draft_tokens(folder, field, token_ids, target.vocab_size)
     size = None if token_ids is None else token_ids.numel()
-    config = HeadConfig(kind, own, _points(path, eagle, kind, target.num_layers), size)
+    points, has_bias = _points(path, eagle, kind, target.num_layers), kind == "eagle" or "fc.bias" in weights
+    config = HeadConfig(kind, own, points, size, has_bias)
     if kind == "eagle3":
         weights.rename("layers.0.", "midlayer.")
     else:
-        # Heads without this bias exist; SGLang's own layer always has one.
+        # Heads without this bias exist; SGLang's own layer has one, whatever the config says of `bias`.
         weights.fill("fc.bias", torch.zeros(own.hidden_size))
     tensors = {name: weights.take(name, *shape) for name, shape in config.shapes.items()}
     return HeadCheckpoint(config, tensors, token_ids, accuracy_of(path, data, USUAL_ACCURACY))
@@ -145,6 +149,8 @@ def write_head(folder: Path, head: HeadCheckpoint, note: Mapping[str, Any] | Non
     if config.kind == "eagle3":
         data["draft_vocab_size"] = config.draft_vocab_size
         data["target_hidden_size"] = c.hidden_size
+        if config.has_fuse_bias:
+            data["bias"] = True
         data["eagle_config"] = {
             "eagle_aux_hidden_state_layer_ids": [point - 1 for point in config.points],
             "use_aux_hidden_state": True,

@@ -35,6 +35,8 @@ class HeadConfig:
     """As `Taps` numbers them: the last states for an EAGLE head, a low, middle and high one for EAGLE-3."""
     draft_vocab_size: int | None = None
     """Tokens that it can draft; None means all."""
+    has_fuse_bias: bool = False
+    """Always of an EAGLE head; of few public EAGLE-3 ones."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -53,8 +55,10 @@ class HeadConfig:
             f"{layer}mlp.down_proj.weight": (h, c.intermediate_size),
             f"{layer}post_attention_layernorm.weight": (h,),
         }
+        if self.has_fuse_bias:
+            shapes["fc.bias"] = (h,)
         if not is_three:
-            return shapes | {"fc.bias": (h,)}
+            return shapes
         shapes |= {f"{layer}input_layernorm.weight": (h,), f"{layer}hidden_norm.weight": (h,), "norm.weight": (h,)}
         return shapes if self.draft_vocab_size is None else shapes | {"lm_head.weight": (self.draft_vocab_size, h)}
 
@@ -72,7 +76,7 @@ def config_for(target: ModelConfig, kind: Kind, draft_vocab_size: int | None = N
     count = target.num_layers
     points = (count,) if kind == "eagle" else usual_points(count)
     own = replace(target, num_layers=1, has_tied_embeddings=False, has_qkv_bias=False, has_qk_norm=False)
-    return HeadConfig(kind, own, points, draft_vocab_size)
+    return HeadConfig(kind, own, points, draft_vocab_size, has_fuse_bias=kind == "eagle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ def build(config: HeadConfig, tensors: Mapping[str, torch.Tensor], linear: MakeL
 
     query, key = (pair_up(of(f"self_attn.{name}_proj"), c.head_dim) for name in "qk")
     return EagleNet(
-        fuse=linear(tensors["fc.weight"], None if is_three else tensors["fc.bias"]),
+        fuse=linear(tensors["fc.weight"], tensors.get("fc.bias")),
         input_norm=norm(of("input_layernorm")) if is_three else None,
         hidden_norm=norm(of("hidden_norm")) if is_three else None,
         qkv=linear(torch.cat([query, key, of("self_attn.v_proj")]), None),
