@@ -46,7 +46,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_importing_is_cheap() -> None:
     """The package alone loads neither an HTTP client nor pydantic, and little else."""
     loaded = modules_after("import outrider")
-    assert len(loaded - modules_after("")) < 30
+    assert len(loaded - modules_after("")) < 60
     assert not loaded & {"torch", "yaml", "aiohttp", "pydantic", "outrider.sdk"}
 
 

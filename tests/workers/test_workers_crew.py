@@ -80,6 +80,21 @@ async def test_a_worker_that_hangs_while_it_serves_is_replaced():
             assert response.status == 200
 
 
+async def test_a_worker_that_hangs_when_all_are_to_stop_has_the_grace_of_all():
+    """Though it has not answered just before; it ends by itself when it goes on."""
+    async with crew_of(1, Bounds(hang_s=3.0, end_s=60.0)) as (crew, _):
+        await asyncio.wait_for(crew.start(), 60)
+        (pid,) = pids_of(crew)
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(3.7)  # it is asked for the second time after 3 s, and has 1.5 s to answer
+        crew.stop_soon()
+        await asyncio.sleep(2.0)
+        assert is_alive(pid)
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.wait_for(crew.stop(), 60)
+        assert not is_alive(pid)
+
+
 async def test_a_worker_that_does_not_stop_is_killed():
     """After the grace of requests and what ending takes; none is left behind, and the others end by themselves."""
     async with crew_of(2, Bounds(end_s=3.0)) as (crew, _):

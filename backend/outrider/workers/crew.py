@@ -55,8 +55,8 @@ class Crew:
         self._workers: dict[int, WorkerProcess] = {}
         self._served: dict[int, asyncio.Event] = {i: asyncio.Event() for i in range(setup.count)}
         """Set once the worker of that number has been ready for the first time."""
-        self._problem: str | None = None
-        """What a worker said was wrong with its set-up."""
+        self._problems: dict[int, str] = {}
+        """By worker, why its last process ended."""
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self.url = ""
@@ -93,15 +93,16 @@ class Crew:
             try:
                 code, lived_s = await self._live_once(index)
             except OSError as error:
-                code, lived_s, self._problem = 1, 0.0, f"worker {index} cannot be started: {error.strerror}"
+                code, lived_s = 1, 0.0
+                self._problems[index] = f"worker {index} cannot be started: {error.strerror}"
             if self._stopping.is_set():
                 return
+            problem = self._problems.pop(index, None)
             if not self._served[index].is_set():
-                raise SetupError(self._problem or f"worker {index} ended with exit code {code} before it listened")
+                raise SetupError(problem or f"worker {index} ended with exit code {code} before it listened")
             pause_s = backoff.after(lived_s)
-            why = "" if self._problem is None else f": {self._problem}"
+            why = "" if problem is None else f": {problem}"
             logger.warning("worker %d ended with exit code %d%s; next start in %.1f s", index, code, why, pause_s)
-            self._problem = None
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
@@ -137,10 +138,12 @@ class Crew:
         half_s, num_missed = self._bounds.hang_s / 2, 0
         while num_missed < 2:
             await asyncio.sleep(half_s / 2)
-            if worker.is_ready and not self._stopping.is_set():
+            if worker.is_ready:
                 answer = await worker.ask("alive", {}, half_s)
+                if self._stopping.is_set():
+                    return  # it has the grace of all
                 num_missed = num_missed + 1 if answer is None else 0
-        self._problem = "it did not answer and was killed"
+        self._problems[worker.index] = "it did not answer and was killed"
         worker.signal(signal.SIGKILL)
 
     async def _answer(self, what: str, given: Mapping[str, Any]) -> Any:
@@ -151,7 +154,7 @@ class Crew:
                 self._workers[given["worker"]].becomes_ready()
                 self._served[given["worker"]].set()
             case "problem":
-                self._problem = given["message"]
+                self._problems[given["worker"]] = given["message"]
             case "every":
                 return await self.every(given["order"], given["with"])
         return None

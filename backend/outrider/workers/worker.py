@@ -78,7 +78,7 @@ async def _work(end: socket.socket) -> None:
         await run(setup.config, on_ready=on_ready, member=member)
     except SetupError as error:
         with suppress(ConnectionError):
-            await channel.ask("problem", {"message": error.message})
+            await channel.ask("problem", {"worker": setup.index, "message": error.message})
         raise
     finally:
         reading.cancel()
