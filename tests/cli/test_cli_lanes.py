@@ -38,18 +38,22 @@ async def test_show_asks_lanes_that_are_there(tmp_path: Path) -> None:
     async with ScriptedLane() as scripted:
         file = tmp_path / "c.yaml"
         file.write_text(f"lanes: [{{name: theirs, kind: url, urls: ['{scripted.url}']}}]", encoding="utf-8")
-        output, code = await run("show", "--config", str(file))
+        output, code = await run("show", "--config", str(file), "--seconds", "60")
     assert code == 0
     for part in ("theirs", "ready", "scripted", "ngram 1-16", "0+0 of 16"):
         assert part in output
+        narrow, _ = await run("show", "--config", str(file), "--seconds", "60", columns=60)
+    for line in ("state", "drafters", "notes"):
+        assert any(one.split()[1:2] == [line] for one in narrow.splitlines())
+    assert "prediction 1-16" in narrow and max(map(len, narrow.splitlines())) <= 60
     output, code = await run("show")
     assert code != 0 and "no lane of the kind url" in output
 
 
-async def run(*arguments: str) -> tuple[str, int]:
+async def run(*arguments: str, columns: int = 300) -> tuple[str, int]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "outrider", "lanes", *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=os.environ | {"COLUMNS": "300"},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=os.environ | {"COLUMNS": str(columns)},
     )  # fmt: skip
     output, _ = await process.communicate()
     assert process.returncode is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from outrider import errors
@@ -44,7 +45,7 @@ def delta(finish_reason: str | None = None, usage: Any = None, top: Any = None, 
     return event({"id": "c1", "choices": [choice], "usage": usage} | (top or {}))
 
 
-def stream_of(*steps: bytes | float | Fault) -> Reply:
+def stream_of(*steps: bytes | float | asyncio.Event | Fault) -> Reply:
     return Reply(200, (("Content-Type", "text/event-stream"), ("X-Request-Id", "q9")), steps)
 
 

@@ -51,6 +51,21 @@ async def test_an_exception_in_the_block_closes_the_connection(connect: Any, unt
         await until(lambda: len(lane.disconnects) == 1 and lane.num_open == 0)
 
 
+async def test_close_while_it_is_opened_is_a_close(connect: Any, until: Any) -> None:
+    """Of the connection that comes afterwards; nothing can be read of it."""
+    goes_on = asyncio.Event()
+    async with connect(stream_of(goes_on, delta(content="a"), Fault.HANG)) as (lane, client):
+        stream = client.chat_stream("hi")
+        entering = asyncio.create_task(stream.__aenter__())
+        await until(lambda: lane.requests)
+        stream.close()
+        goes_on.set()
+        assert await entering is stream and stream.state is StreamState.CLOSED
+        await until(lambda: len(lane.disconnects) == 1 and lane.num_open == 0)
+        with pytest.raises(RuntimeError, match="closed"):
+            await anext(stream)
+
+
 async def test_close_may_be_called_inside_the_block(connect: Any, until: Any) -> None:
     """A closed stream gives no more events, and closing twice does no harm."""
     reply = stream_of(delta(content="a"), Fault.HANG)

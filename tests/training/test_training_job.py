@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from outrider.training import Kind
 from outrider.training.corpus import Corpus, natural_texts
 from outrider.training.features import cache_features, collate, windows
 from outrider.training.gather import gather
-from outrider.training.job import Job, output_for, recipe_for, run
+from outrider.training.job import Job, Trained, output_for, recipe_for, run
 from outrider.training.recipes import DEPTH, score
 from outrider.training.selection import draft_vocabulary, select
 from random_llama import write_random_llama
@@ -33,6 +34,12 @@ LIMITS = EngineLimits(max_running=32, max_total_tokens=16384)
 
 def quiet(what: str, fraction: float) -> None:
     """Progress that nobody reads."""
+
+
+def trained(job: Job) -> Trained:
+    """By a clock with which every step takes a second: two minutes are 60 steps."""
+    ticks = count()
+    return run(job, quiet, lambda: float(next(ticks)))
 
 
 def fill(model: Path, corpus: Corpus, num_tokens: int) -> None:
@@ -105,10 +112,10 @@ def test_unrolled_steps_are_those_of_drafting(model: Path, data: Path, tmp_path:
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
 def test_a_run_ends_with_a_head_and_goes_on(model: Path, data: Path, tmp_path: Path, kind: Kind) -> None:
     """A second run with more time starts where the first ended; what is written can draft."""
-    job = Job(kind, model, tmp_path / kind, data, minutes=0.05, num_tokens=1000, draft_vocab=64, command="train")
-    first = run(job, quiet)
+    job = Job(kind, model, tmp_path / kind, data, minutes=0.5, num_tokens=1000, draft_vocab=64, command="train")
+    first = trained(job)
     assert len(first.state.losses) >= 2
-    second = run(replace(job, minutes=0.1), quiet)
+    second = trained(replace(job, minutes=1.0))
     assert second.state.step > first.state.step
     assert second.state.losses[: len(first.state.losses)] == first.state.losses
     target = LlamaModel(model)
@@ -128,8 +135,8 @@ def test_a_run_ends_with_a_head_and_goes_on(model: Path, data: Path, tmp_path: P
 def test_a_run_keeps_what_it_began_with(model: Path, data: Path, tmp_path: Path) -> None:
     """Texts that were written since change neither its draft tokens nor its parts; another job is refused."""
     shutil.copy(data / "texts.jsonl", tmp_path / "texts.jsonl")
-    job = Job("eagle3", model, tmp_path / "head", tmp_path, minutes=0.02, num_tokens=1000, draft_vocab=30)
-    run(job, quiet)
+    job = Job("eagle3", model, tmp_path / "head", tmp_path, minutes=0.2, num_tokens=1000, draft_vocab=30)
+    trained(job)
     config = LlamaModel(model).config
     before = read_head(job.out, config).token_ids
     assert before is not None
@@ -142,24 +149,24 @@ def test_a_run_keeps_what_it_began_with(model: Path, data: Path, tmp_path: Path)
     ]
     (tmp_path / "texts.jsonl").write_text("\n".join([*lines, *more]) + "\n")
     assert new in select(Corpus(tmp_path).texts, 30, 64).token_ids.tolist(), "the texts would choose other tokens now"
-    run(replace(job, minutes=0.03), quiet)
+    trained(replace(job, minutes=0.3))
     after = read_head(job.out, config).token_ids
     assert after is not None and after.tolist() == before.tolist()
     assert f"{len(lines)} texts" in (job.out / "README.md").read_text()
     with pytest.raises(ModelError, match=r"begun with 30 draft tokens .* go on with 40"):
-        run(replace(job, draft_vocab=40), quiet)
+        trained(replace(job, draft_vocab=40))
     with pytest.raises(ModelError, match="of another kind of head"):
-        run(replace(job, kind="medusa"), quiet)
+        trained(replace(job, kind="medusa"))
     (tmp_path / "texts.jsonl").write_text("\n".join(lines[1:]) + "\n")
     with pytest.raises(ModelError, match="not all there as they were"):
-        run(job, quiet)
+        trained(job)
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
 def test_a_head_is_trained_further(model: Path, data: Path, tmp_path: Path, kind: Kind) -> None:
     """A new run takes the parameters of another head, and says so; a head of another kind is refused."""
-    first = Job(kind, model, tmp_path / "first", data, minutes=0.03, num_tokens=1000, draft_vocab=64, command="one")
-    run(first, quiet)
+    first = Job(kind, model, tmp_path / "first", data, minutes=0.3, num_tokens=1000, draft_vocab=64, command="one")
+    trained(first)
     engine = Engine(model, LIMITS)
     recipe = recipe_for(first, engine, output_for(first, engine, torch.arange(64)))
     recipe.begin_with(first.out, engine.model.config)
@@ -167,20 +174,20 @@ def test_a_head_is_trained_further(model: Path, data: Path, tmp_path: Path, kind
     stored = safetensors.torch.load_file(next(first.out.glob("*.safetensors")))
     assert all(torch.equal(tensor.half(), stored[name]) for name, tensor in recipe.parameters.items())
     second = replace(first, out=tmp_path / "second", begin_with=first.out, command="two")
-    run(second, quiet)
+    trained(second)
     assert "Begun with a head of" in (second.out / "README.md").read_text()
     note = json.loads((second.out / "config.json").read_text())["outrider"]
     assert note["command"] == "two" and note["begun_with"]["command"] == "one"
     other = replace(second, kind="eagle" if kind == "medusa" else "medusa", out=tmp_path / "third")
     with pytest.raises(ModelError):
-        run(other, quiet)
+        trained(other)
 
 
 def test_the_card_tells_of_natural_text(model: Path, data: Path, tmp_path: Path) -> None:
     """How much of which file ran, and as many draft tokens as the target has when more were asked for."""
     (tmp_path / "book.txt").write_text("the cat sat on the mat " * 60)
-    job = Job("medusa", model, tmp_path / "head", data, 0.02, 1000, text=tmp_path / "book.txt")
-    run(job, quiet)
+    job = Job("medusa", model, tmp_path / "head", data, 0.2, 1000, text=tmp_path / "book.txt")
+    trained(job)
     num_tokens = len(Engine(model, LIMITS).tokenizer.encode((tmp_path / "book.txt").read_text()))
     card = (job.out / "README.md").read_text()
     assert f"Natural text: {min(num_tokens, 1024)} tokens of `book.txt`" in card

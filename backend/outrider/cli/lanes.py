@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from outrider.app import Gateway
 
 _POLL_S = 0.5
+#: Columns of a terminal that has room for a row of a lane.
+_WIDE = 140
 #: The port that a dry run shows; a launch takes a free one.
 _SHOWN_PORT = 30000
 
@@ -104,30 +106,39 @@ async def _live(config: Config, *, has_processes: bool, seconds: float | None = 
     loop = asyncio.get_running_loop()
     ends_at_s = None if seconds is None else loop.time() + seconds
     async with looking_after(config, has_processes=has_processes) as gateway:
-        with Live(lane_table(gateway), console=Console(), refresh_per_second=2) as live:
+        console = Console()
+        with Live(lane_table(gateway, console.width), console=console, refresh_per_second=2) as live:
             while not stop.is_set() and (ends_at_s is None or loop.time() < ends_at_s):
-                live.update(lane_table(gateway))
+                live.update(lane_table(gateway, console.width))
                 if ends_at_s is not None and gateway.pool.lanes and all(one.is_ready for one in gateway.pool.lanes):
                     break
                 await asyncio.sleep(_POLL_S)
-            live.update(lane_table(gateway))
+            live.update(lane_table(gateway, console.width))
 
 
-def lane_table(gateway: Gateway) -> Table:
-    """What is known of each lane now; a question mark is what is not known."""
+def lane_table(gateway: Gateway, width: int) -> Table:
+    """What is known of each lane now, in a row, or in lines where a row has no room; a question mark is what is not
+    known."""
     from rich.table import Table
 
-    table = Table("lane", "state", "url", "models", "drafters", "off", "not exact", "requests", "notes")
+    names = ("lane", "state", "url", "models", "drafters", "off", "not exact", "requests", "notes")
+    table = Table(*names) if width >= _WIDE else Table(show_header=False)
+    for lane in _lane_rows(gateway):
+        for row in [lane] if width >= _WIDE else zip(names, lane, strict=True):
+            table.add_row(*row, end_section=row[0] == names[-1])
     for column in table.columns:
         column.overflow = "fold"  # a URL that is cut helps nobody
+    return table
+
+
+def _lane_rows(gateway: Gateway) -> Iterator[tuple[str, ...]]:
     for lane in gateway.pool.describe():
         able, load = lane["abilities"], lane["load"]
         drafters = "?" if able is None else ", ".join(f"{n} {a}-{b}" for n, (a, b) in able["drafters"].items()) or "-"
-        table.add_row(
+        yield (
             lane["name"], lane["state"], lane["url"] or "-", ", ".join(lane["models"]) or "?", drafters,
             "?" if able is None else str(able["can_be_off"]).lower(),
             "?" if able is None else ", ".join(sorted(SURFACES.difference(able["exact_surfaces"]))) or "-",
             "?" if load is None else f"{load['num_running']}+{load['num_waiting']} of {load['max_running']}",
             "; ".join(filter(None, [lane["reason"], *lane["disagreements"]])),
         )  # fmt: skip
-    return table

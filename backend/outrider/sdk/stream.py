@@ -80,10 +80,15 @@ class Stream(ABC, Generic[EventT, ResultT]):
     async def __aenter__(self) -> Self:
         if self._state is not StreamState.NEW:
             raise RuntimeError(f"a stream is entered once; this one is {self._state.value}")
-        self._state = StreamState.CLOSED
-        self._source = await self._open_source()
         self._state = StreamState.OPEN
-        self.head = self._source.head
+        try:
+            source = self._source = await self._open_source()
+        finally:
+            if self._source is None:
+                self._state = StreamState.CLOSED
+        self.head = source.head
+        if self.state is StreamState.CLOSED:  # meanwhile
+            source.close()
         return self
 
     async def __aexit__(self, *_: object) -> None:

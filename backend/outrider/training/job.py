@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,9 @@ class Trained:
     state: TrainState
 
 
-def run(job: Job, progress: Progress) -> Trained:
+def run(job: Job, progress: Progress, clock: Callable[[], float] | None = None) -> Trained:
     """Killed at any moment and started again with the same folders, it goes on; ModelError when it cannot, because
-    the job or its texts became others."""
+    the job or its texts became others. `clock`: seconds of training; without one, the machine's."""
     engine = Engine(job.model, EngineLimits(max_running=1, max_total_tokens=4096))
     stored = read_state(job.out / "run")
     selection = _selection(job, engine, stored, progress)
@@ -79,8 +79,8 @@ def run(job: Job, progress: Progress) -> Trained:
     if job.text is not None:
         paths = cache_features(engine.model, selection.natural, job.data / f"natural-{job.text.name}", progress)
         pieces += windows(selection.natural, paths, recipe.columns, WINDOW)
-    clock = _busy_s if engine.model.placement.is_cpu else time.monotonic
-    settings = TrainSettings(60 * job.minutes * TRAIN_SHARE, RATES[job.kind], clock=clock)
+    own_clock = _busy_s if engine.model.placement.is_cpu else time.monotonic
+    settings = TrainSettings(60 * job.minutes * TRAIN_SHARE, RATES[job.kind], clock=clock or own_clock)
     trainer = Trainer(recipe, selection, pieces, job.out / "run", settings)
     if stored is not None:
         trainer.restore(stored)
