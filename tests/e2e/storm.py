@@ -193,7 +193,7 @@ def _config(**sections: Any) -> Config:
     )
     return Config(
         server=ServerSection(port=0, shutdown_grace_s=0.2),
-        admission=AdmissionSection(max_in_flight=24, max_queued=24, queue_timeout_s=0.5),
+        admission=AdmissionSection(max_in_flight=24, max_queued=24, queue_timeout_s=1.0),
         auth=AuthSection(keys=keys),
         **sections,
     )

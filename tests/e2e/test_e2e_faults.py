@@ -64,8 +64,8 @@ async def test_two_thousand_random_requests_each_end_once(capsys: pytest.Capture
         assert samples["outrider_total_seconds_count"] == sum(ended.values())
         assert samples["outrider_request_errors_total"] == sum(ended.values()) - ended["ok"]
         assert sum(ended.values()) <= samples["outrider_requests_total"] <= NUM_RUNS
-        assert ended["ok"] > NUM_RUNS / 10
-        assert samples["outrider_retries_total"] > NUM_RUNS / 10
+        assert ended["ok"] > NUM_RUNS / 40
+        assert samples["outrider_retries_total"] > NUM_RUNS / 40
         assert samples["outrider_lane_attempts_total"] > samples["outrider_retries_total"]
     assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -165,7 +165,7 @@ async def test_a_deadline_ends_a_request(client: Client) -> None:
             return response.status, await response.read()
 
     began_s = time.monotonic()
-    assert (await post("60000"))[0] == 200
+    assert (await post("600000"))[0] == 200
     deadline_ms = int(250 * (time.monotonic() - began_s))  # a quarter of what all of it takes
     status, raw = await post("1")
     assert (status, json.loads(raw)["code"]) == (408, "aborted")
@@ -174,7 +174,7 @@ async def test_a_deadline_ends_a_request(client: Client) -> None:
             deadline_ms = deadline_ms * 5 // 4 + 1  # it ended before the head of the answer was sent
     status, raw = streamed
     assert status == 200 and b'"code":408' in raw and b'"finish_reason":"abort"' in raw
-    assert (await post("60000", max_tokens=4))[0] == 200
+    assert (await post("600000", max_tokens=4))[0] == 200
     for bad in ("0", "-5", "1.5", "soon", ""):
         status, raw = await post(bad)
         assert (status, json.loads(raw)["param"]) == (400, "x-outrider-deadline-ms")

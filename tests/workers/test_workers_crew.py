@@ -51,7 +51,7 @@ async def first_worker(crew):
 
 async def test_a_worker_that_hangs_before_it_listens_stops_the_start():
     """After the bound it is killed, and the start says that there is none."""
-    async with crew_of(1, Bounds(start_s=1.0)) as (crew, _):
+    async with crew_of(1, Bounds(start_s=2.0)) as (crew, _):
         starting = asyncio.create_task(crew.start())
         pid = await first_worker(crew)
         os.kill(pid, signal.SIGSTOP)
