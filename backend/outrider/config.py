@@ -28,9 +28,11 @@ class ServerSection(Section):
     """The gateway's HTTP edge."""
 
     host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 is all of the machine's."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """0 takes a free port."""
     max_body_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
+    """Larger requests are refused with 413."""
     max_header_bytes: Annotated[int, Field(ge=256)] = 8190
     """Of one header, its name included, and of the request line."""
     body_timeout_s: Annotated[float, Field(gt=0)] = 30.0
@@ -49,7 +51,9 @@ class AdmissionSection(Section):
     max_in_flight: Annotated[int, Field(ge=1)] = 256
     """Requests sent to lanes at one time."""
     max_queued: Annotated[int, Field(ge=0)] = 1024
+    """Requests that wait; a more urgent one takes the place of a less urgent one, others are refused."""
     queue_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """Longest wait for a place."""
     request_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """Deadline of requests that bring none."""
     max_retries: Annotated[int, Field(ge=0, le=5)] = 1
@@ -70,9 +74,11 @@ class KeySection(Section):
     priority: Priority = "interactive"
     """The most urgent one that its requests may ask for."""
     requests_per_min: Annotated[int, Field(ge=1)] | None = None
+    """None is no limit."""
     tokens_per_min: Annotated[int, Field(ge=1)] | None = None
     """Prompt and completion; the prompt is estimated, and charged with the completion when a request ends."""
     max_concurrent: Annotated[int, Field(ge=1)] | None = None
+    """Requests of this key at one time, waiting ones too; None is no limit."""
     is_admin: bool = False
     """May use the routes under `/outrider/`."""
     allowed_fields: tuple[str, ...] = ()
@@ -83,6 +89,7 @@ class AuthSection(Section):
     """Who may ask. Without any key everybody may, and nobody is an administrator."""
 
     keys: tuple[KeySection, ...] = ()
+    """Without any, and without `keys_file`, everybody may ask."""
     keys_file: Path | None = None
     """YAML file with a list like `keys`; read again on SIGHUP."""
 

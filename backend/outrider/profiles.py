@@ -35,7 +35,9 @@ class LaneSection(Section):
     """One lane: an embedded engine that the gateway launches."""
 
     name: LaneName = "embedded"
+    """In answers, metrics and logs."""
     kind: Literal["embedded"] = "embedded"
+    """May be left out."""
     model: str = DEFAULT_MODEL
     """Name of a pulled model, or the path of a local Hugging Face folder."""
     draft_model: str | None = None
@@ -45,6 +47,7 @@ class LaneSection(Section):
     served_model_name: str | None = None
     """Name in `/v1/models`; None takes the model's own."""
     max_running: Annotated[int, Field(ge=1, le=256)] = 16
+    """Requests that are computed at one time; others wait in the engine."""
     max_total_tokens: Annotated[int, Field(ge=256)] = 32768
     """Size of the key/value cache, in tokens over all running requests."""
     context_length: Annotated[int, Field(ge=16)] | None = None
@@ -52,12 +55,14 @@ class LaneSection(Section):
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of the tensor library; None leaves its own choice."""
     ready_timeout_s: Annotated[float, Field(gt=0)] = 180.0
+    """From its start; a server that is not ready by then is replaced."""
 
 
 class SpeculationSection(Section):
     """How a SGLang server speculates; fixed for its life."""
 
     drafter: Literal["off", "ngram", "eagle2", "eagle3", "draft_model"] = "off"
+    """What it is launched with; `off` cannot speculate."""
     k: Annotated[int, Field(ge=1, le=MAX_K)] | None = None
     """Draft tokens in a row: the depth of a tree, or the length of a chain. None takes 4."""
     top_k: Annotated[int, Field(ge=1, le=16)] = 1
@@ -92,8 +97,11 @@ class ParallelSection(Section):
     """How many GPUs and machines one SGLang server spans."""
 
     tensor: Annotated[int, Field(ge=1)] = 1
+    """GPUs that share each layer."""
     pipeline: Annotated[int, Field(ge=1)] = 1
+    """Groups of them that share the layers."""
     data: Annotated[int, Field(ge=1)] = 1
+    """Copies of all that."""
     nodes: Annotated[int, Field(ge=1)] = 1
     """Machines; the gateway starts rank 0, `outrider lanes plan` prints what the others have to run."""
     address: str | None = None
@@ -110,16 +118,21 @@ class SGLangSection(Section):
     """One lane: a SGLang server that the gateway launches."""
 
     name: LaneName
+    """In answers, metrics and logs."""
     kind: Literal["sglang"]
+    """A server that the gateway launches."""
     model: str = DEFAULT_MODEL
     """Name of a pulled model, a path, or a Hugging Face name."""
     served_model_name: str | None = None
     """Name in `/v1/models`; None takes the last part of `model`. Lanes of one name form a group."""
     speculation: SpeculationSection = SpeculationSection()
+    """None by default."""
     device: Literal["cuda", "cpu"] = "cuda"
+    """A CPU is for development and tests."""
     gpus: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """What CUDA_VISIBLE_DEVICES shows to the server; empty leaves it as it is."""
     parallel: ParallelSection = ParallelSection()
+    """One GPU by default."""
     attention_backend: str | None = None
     """None takes flashinfer on CUDA, and the backend of our plugin on a CPU."""
     dtype: str | None = None
@@ -127,7 +140,9 @@ class SGLangSection(Section):
     max_running: Annotated[int, Field(ge=1)] = 48
     """Always given to SGLang, which would cap it silently when it speculates."""
     max_total_tokens: Annotated[int, Field(ge=256)] | None = None
+    """Size of the key/value cache; None leaves it to SGLang."""
     context_length: Annotated[int, Field(ge=16)] | None = None
+    """None takes the model's own limit."""
     radix_cache: bool | None = None
     """Reuse of prefixes; None turns it off for ngram, where SGLang was seen to mix up shared prefixes."""
     flags: tuple[str, ...] = ()
@@ -135,6 +150,7 @@ class SGLangSection(Section):
     python: Path | None = None
     """Interpreter with SGLang; None takes the gateway's own on CUDA, and that of `outrider lanes env` on a CPU."""
     ready_timeout_s: Annotated[float, Field(gt=0)] = 900.0
+    """From its start; a server that is not ready by then is replaced."""
 
     @field_validator("flags")
     @classmethod
@@ -180,8 +196,11 @@ class UrlSection(Section):
     """Lanes that somebody else runs: one for every URL or, with `resolve`, for every address of a name."""
 
     name: LaneName
+    """In answers, metrics and logs; with the address behind it where there are several."""
     kind: Literal["url"]
+    """Servers that somebody else runs."""
     urls: Annotated[tuple[LaneUrl, ...], Field(min_length=1)]
+    """Each is a lane of its own."""
     resolve: bool = False
     """The host name of each URL stands for many servers; it is resolved again and again."""
     refresh_s: Annotated[float, Field(gt=0)] = 10.0
