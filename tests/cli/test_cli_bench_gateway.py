@@ -57,8 +57,8 @@ async def test_one_round_over_the_lane_and_our_gateway():
     row = summarise(seen, direct)
     assert row.requests_per_s > 0 and row.resident_mb > 10
     assert len(seen.lag_s) == len(direct.lag_s) > 0
-    assert row.abort_max is not None
     assert set(seen.abort_s) == {"whole", "silent prefill", "mid-stream"}
+    assert any(told_s is not None for times_s in seen.abort_s.values() for told_s in times_s)
 
 
 @pytest.mark.parametrize("option", ["--peer", "--json"])
