@@ -147,7 +147,7 @@ def write_changed(folder: Path, target: Path, change: dict[str, object]) -> None
         ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state false is not supported"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 7]}}, "no inner layers of 8"),
         ({"num_hidden_layers": 2}, "has 1 layer, not 2"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "rope scaling 'llama3' is not supported"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "low_freq_factor is missing"),
     ],
 )
 def test_what_would_change_the_network_is_refused(

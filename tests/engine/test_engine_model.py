@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,30 @@ def test_qwen_logits_equal_the_reference_s(tmp_path: Path, name: str) -> None:
     second = model.forward([Segment(cache_a, tuple(a[3:]), 4)])
     torch.testing.assert_close(first, reference_logits(tmp_path, b), atol=2e-4, rtol=1e-3)
     torch.testing.assert_close(second, reference_logits(tmp_path, a)[3:], atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("where", ["rope_scaling", "rope_parameters"])
+def test_llama_3_s_slower_rotation_equals_the_reference_s(random_llama: Path, tmp_path: Path, where: str) -> None:
+    """Wherever files state it, with pairs that are slowed, kept, and between; without it logits differ."""
+    fields = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    fields["original_max_position_embeddings"] = 32
+    shutil.copytree(random_llama, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "config.json"
+    data = json.loads(path.read_text())
+    del data["rope_parameters"]
+    data |= (
+        {"rope_theta": 5000.0, "rope_scaling": fields}
+        if where == "rope_scaling"
+        else {"rope_parameters": fields | {"rope_theta": 5000.0}}
+    )
+    path.write_text(json.dumps(data))
+    tokens = [5, 9, 2, 77, 31, 8, 60, 12] * 8
+    found, plain = (
+        model.forward([Segment(SequenceCache(model.config, 128), tuple(tokens), len(tokens))])
+        for model in (LlamaModel(tmp_path), LlamaModel(random_llama))
+    )
+    torch.testing.assert_close(found, reference_logits(tmp_path, tokens), atol=2e-4, rtol=1e-3)
+    assert (found - plain).abs().max() > 1e-3
 
 
 UNSUPPORTED = [

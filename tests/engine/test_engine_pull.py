@@ -226,7 +226,7 @@ def test_the_shipped_model_has_the_expected_shape(model_folder: Path) -> None:
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"attention_bias": True}, "attention_bias"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "rope scaling 'llama3'"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 8}}, "rope scaling 'linear'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
     ],
 )

@@ -23,6 +23,18 @@ _PICKLED = "pytorch_model.bin"
 
 
 @dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How Llama 3.1 and later turn the slow rotary pairs more slowly (rope_type `llama3`)."""
+
+    factor: float
+    """By which those whose wave is longer than the old context divided by `low_freq_factor` are slowed; those shorter
+    than it divided by `high_freq_factor` stay, and those between change gradually."""
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Shape of a model, from config.json."""
 
@@ -40,6 +52,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     has_qkv_bias: bool = False
     has_qk_norm: bool = False
+    rope_scaling: RopeScaling | None = None
 
 
 def read_config(folder: Path, architectures: tuple[str, ...] = ARCHITECTURES) -> ModelConfig:
@@ -71,6 +84,7 @@ def read_config(folder: Path, architectures: tuple[str, ...] = ARCHITECTURES) ->
         eos_token_ids=_eos_token_ids(folder, data),
         has_qkv_bias=architecture == "Qwen2ForCausalLM",
         has_qk_norm=has_qk_norm,
+        rope_scaling=_rope_scaling(path, data),
     )
 
 
@@ -113,11 +127,9 @@ def _given(path: Path, data: Mapping[str, Any], name: str) -> Any:
 def _refuse_unsupported(folder: Path, data: dict[str, Any]) -> None:
     """Anything that would change the forward pass and is not implemented must stop the start."""
     path = folder / "config.json"
-    parameters = section(path, data, "rope_parameters")
-    rope = section(path, data, "rope_scaling") or {k: v for k, v in parameters.items() if k != "rope_theta"}
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    rope_type, _ = _rope(path, data)
     found = {
-        "rope scaling": rope_type if rope_type != "default" else None,
+        "rope scaling": rope_type if rope_type not in ("default", "llama3") else None,
         "attention_bias": data.get("attention_bias") or None,
         "mlp_bias": data.get("mlp_bias") or None,
         "hidden_act": data.get("hidden_act") if data.get("hidden_act", "silu") != "silu" else None,
@@ -127,6 +139,23 @@ def _refuse_unsupported(folder: Path, data: dict[str, Any]) -> None:
     for what, value in found.items():
         if value is not None:
             raise ModelError(f"{path}: {what} {value!r} is not supported")
+
+
+def _rope(path: Path, data: dict[str, Any]) -> tuple[object, dict[str, Any]]:
+    """Type and fields: under one name in older files, under another beside the base in newer ones."""
+    rope = section(path, data, "rope_scaling") or section(path, data, "rope_parameters")
+    return rope.get("rope_type", rope.get("type", "default")), rope
+
+
+def _rope_scaling(path: Path, data: dict[str, Any]) -> RopeScaling | None:
+    rope_type, rope = _rope(path, data)
+    if rope_type != "llama3":
+        return None
+    low, high = positive_number(path, rope, "low_freq_factor"), positive_number(path, rope, "high_freq_factor")
+    if high <= low:
+        raise ModelError(f"{path}: high_freq_factor {high:g} must be above low_freq_factor {low:g}")
+    original = positive(path, rope, "original_max_position_embeddings")
+    return RopeScaling(positive_number(path, rope, "factor"), low, high, original)
 
 
 def _has_sliding_window(data: dict[str, Any]) -> bool:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 
 import torch
 
-from outrider.engine.checkpoint import ModelConfig
+from outrider.engine.checkpoint import ModelConfig, RopeScaling
 
 
 def rotation_table(config: ModelConfig) -> torch.Tensor:
     """[context, head_dim / 2] complex64: the rotation of each position and pair."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    angles = torch.outer(torch.arange(config.context_length, dtype=torch.float64), config.rope_theta**-exponents)
+    speeds = config.rope_theta**-exponents
+    if config.rope_scaling is not None:
+        speeds = _slowed(speeds, config.rope_scaling)
+    angles = torch.outer(torch.arange(config.context_length, dtype=torch.float64), speeds)
     return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+
+
+def _slowed(speeds: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
+    """Radians per token of each pair, after Llama 3.1: 0 of the change for fast pairs, all of it for slow ones."""
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    turns = scaling.original_max_position_embeddings * speeds / (2 * math.pi)
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return speeds * (kept + (1 - kept) / scaling.factor)
 
 
 def rotations_at(config: ModelConfig, table: torch.Tensor, positions: Seq[int]) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,8 @@ def write_head(folder: Path, head: HeadCheckpoint, note: Mapping[str, Any] | Non
         "max_position_embeddings": c.context_length, "vocab_size": c.vocab_size, "hidden_act": "silu",
         "tie_word_embeddings": False, "torch_dtype": "float16",
     }  # fmt: skip
+    if c.rope_scaling is not None:
+        data["rope_scaling"] = {"rope_type": "llama3", **asdict(c.rope_scaling)}
     tensors = {name: tensor.half() for name, tensor in head.tensors.items()}
     if config.kind == "eagle3":
         data["draft_vocab_size"] = config.draft_vocab_size
