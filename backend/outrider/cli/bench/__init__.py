@@ -44,7 +44,9 @@ def engine(
     seed: Annotated[
         int | None, typer.Option(help="Which questions of each category come first; without it, that of 0.")
     ] = None,
-    draft_model: Annotated[str | None, typer.Option(help="A smaller model, named like the model.")] = None,
+    draft_model: Annotated[
+        str | None, typer.Option(help="Named like the model; without it, the model's own first layers.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """Decode speed of this engine, Hugging Face and llama.cpp on the same prompts. Ctrl-C keeps what is done.
