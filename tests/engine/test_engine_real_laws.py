@@ -1,8 +1,8 @@
-"""Two samples of the real model's texts, plain and speculated with drawn drafts, have one law; what is wrong is seen.
+"""Two samples of the real model's texts, plain and speculated with drawn drafts, have one law; mistakes are seen.
 
-Compared are log probabilities of whole texts and counts of their first tokens. A law that is off by a quarter in total
-variation where the first draft stands, as with a wrong recovered token here, makes the statistic of the counts about
-45 above its mean of 9, of which the test misses 2 in 100; a mean log probability is off by half a nat to be seen.
+Compared are log probabilities of whole texts and counts of their first tokens. A law that is off by a quarter in
+total variation where the first draft stands, as with a wrong recovered token here, moves the statistic of the counts
+by 40 from its mean of 9: one such mistake in thirty would be missed. Of log probabilities the mean must move by half.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from outrider.speculation.verify import Rule, Verified
 #: Its next token is nearly certain, so that all texts are drafted from one place on, where the model has ten choices.
 TEXT = "My friend likes to play many games, but there is one which he likes best of"
 LAW = SamplingLaw(0.8, 12, 0.95)
-NUM_PLAIN, NUM_TOKENS, K = 400, 4, 2
+NUM_PLAIN, NUM_TOKENS, K = 320, 4, 2
 ALPHA = 1e-3
+pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
 #: Layers without which the target drafts: about half of its drafts are accepted.
 SKIP = (9, 12, 15, 18, 21)
 MIN_CELL = 10
@@ -156,22 +157,19 @@ def _same_counts(one: Texts, other: Texts, size: int) -> float:
     return float(stats.chi2_contingency(filled, lambda_="log-likelihood").pvalue)
 
 
-@pytest.mark.model
 def test_speculated_texts_have_the_law_of_plain_ones(arms: Arms) -> None:
     """Block verification of chains that the model draws without some of its layers."""
-    texts = arms.sample(range(1000, 1240), ModelChainDrafter)
+    texts = arms.sample(range(1000, 1200), ModelChainDrafter)
     assert p_value(arms.plain, texts) > ALPHA
     assert 0.1 < texts.num_accepted / len(texts.tokens) < 0.9 * K
 
 
-@pytest.mark.model
 def test_a_wrong_rule_is_caught(arms: Arms) -> None:
     """A recovered token of the wrong law."""
     texts = arms.sample(range(2000, 2280), ModelChainDrafter, recovers_from_the_target)
     assert p_value(arms.plain, texts) < ALPHA
 
 
-@pytest.mark.model
 def test_a_wrong_drafter_is_caught(arms: Arms) -> None:
     """A likeliest token that is passed off as a drawn one."""
-    assert p_value(arms.plain, arms.sample(range(3000, 3080), Overconfident)) < ALPHA
+    assert p_value(arms.plain, arms.sample(range(3000, 3060), Overconfident)) < ALPHA

@@ -45,7 +45,7 @@ def engine(
         int | None, typer.Option(help="Which questions of each category come first; without it, that of 0.")
     ] = None,
     draft_model: Annotated[
-        str | None, typer.Option(help="Named like the model; without it, the model's own first layers.")
+        str | None, typer.Option(help="A smaller model, named like the model; without it, its own first layers.")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:

@@ -6,8 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
-
 from outrider.engine.checkpoint import read_json
 
 
@@ -18,6 +16,8 @@ def num_first_layers(num_layers: int) -> int:
 
 def write_first_layers(source: Path, folder: Path, num_layers: int) -> None:
     """Into a new folder: the model without its later layers, with its embedding, last norm, head and tokenizer."""
+    from safetensors.torch import load_file, save_file
+
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
     tensors = {
         name: tensor
