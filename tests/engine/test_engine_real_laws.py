@@ -2,7 +2,7 @@
 
 Compared are log probabilities of whole texts and counts of their first tokens. A law that is off by a quarter in
 total variation where the first draft stands, as with a wrong recovered token here, moves the statistic of the counts
-by 40 from its mean of 9: one such mistake in fifteen would be missed. Of log probabilities the mean must move by half.
+by 40 from its mean of 9: one such mistake in fifteen would be missed. The mean log probability must move by half.
 """
 
 from __future__ import annotations
