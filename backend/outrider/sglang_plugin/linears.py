@@ -35,8 +35,8 @@ def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> _Run | None:
     product = torch.ops.quantized.linear_dynamic_fp16.default
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        # PyTorch looks for overrides of an operator in its arguments, and in packed weights it takes an exception, far
-        # longer than a call, to find none.
+        # PyTorch looks for overrides of an operator in its arguments, and in packed weights it takes an exception to
+        # find none, which is longer than the call.
         with torch._C.DisableTorchFunctionSubclass():
             return product(x, packed)
 
