@@ -25,7 +25,7 @@ def test_the_suite_of_drafters_prints_every_table_and_its_conditions(tmp_path: P
     """Own prompts and questions; what is left out is noted; the file holds the same rows and every answer."""
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"question_id": 1, "category": "qa", "turns": ["AB?"]}\n', encoding="utf-8")
-    status, text, data = run(tmp_path, toy_folder, "--minutes", "0.5", "--spec-bench", str(questions))
+    status, text, data = run(tmp_path, toy_folder, "--minutes", "20", "--spec-bench", str(questions))
     assert status == 0
     tables = data["tables"]
     assert isinstance(tables, dict)
