@@ -25,7 +25,7 @@ def test_the_suite_of_drafters_prints_every_table_and_its_conditions(tmp_path: P
     """Own prompts and questions; what is left out is noted; the file holds the same rows and every answer."""
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"question_id": 1, "category": "qa", "turns": ["AB?"]}\n', encoding="utf-8")
-    status, text, data = run(tmp_path, toy_folder, "--minutes", "0.5", "--spec-bench", str(questions))
+    status, text, data = run(tmp_path, toy_folder, "--minutes", "20", "--spec-bench", str(questions))
     assert status == 0
     tables = data["tables"]
     assert isinstance(tables, dict)
@@ -35,7 +35,7 @@ def test_the_suite_of_drafters_prints_every_table_and_its_conditions(tmp_path: P
     assert "llama.cpp was left out" in text
     assert "conditions: command outrider" in text
     rows = {(row["drafter"], row["k"]): row for row in tables["drafters by k, against off on the same prompts"]}
-    assert {drafter for drafter, _ in rows} == {"ngram", "suffix", "layer_skip"}
+    assert {drafter for drafter, _ in rows} == {"ngram", "suffix", "layer_skip", "draft_model"}
     assert all(row["same text"] in ("2 of 2", "4 of 4") for row in rows.values())
     conditions, prompts = data["conditions"], data["prompts"]
     assert isinstance(conditions, dict)

@@ -76,3 +76,13 @@ def test_a_batch_of_eight_is_held_against_one_without_speculation() -> None:
     batch += [BatchSample(SETTING_OFF, 8, 35.0), BatchSample(Setting("ngram", 3), 8, 99.0)]
     assert batch_gain(Results(batch=batch)) == pytest.approx(3.5)
     assert batch_gain(Results(batch=batch[:3])) is None
+
+
+def test_a_drafter_that_does_not_pay_says_so() -> None:
+    """It may beat its counterpart, and be slower than no speculation all the same."""
+    table = found(
+        [sample("off"), sample("draft_model", 2, tokens_per_s=8.0), sample("hf_assisted", tokens_per_s=4.0)]
+    )
+    aim = table["draft_model / hf_assisted"]
+    assert (aim.figure, aim.is_met, aim.by) == (pytest.approx(2.0), True, "draft_model k=2")
+    assert aim.why == "slower than no speculation: 0.80 of off"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from markov import VOCAB, write_markov_checkpoint
+from outrider.cli.bench.first_layers import write_first_layers
 from outrider.cli.bench.hugging_face import ASSISTED, HuggingFaceArm
 from outrider.cli.bench.measure import (
     BATCH_SIZES,
@@ -74,11 +75,12 @@ def test_a_spoilt_prediction_is_followed_for_nine_tokens_in_ten(tmp_path: Path) 
     assert 8.0 < predicted.stats.accept_length <= 10.0
 
 
-def test_hugging_face_writes_the_same_in_four_ways(ours: EngineArm, toy_folder: Path) -> None:
-    """Plain, with look-up, with its first layers as assistant, and with an early exit."""
-    theirs = HuggingFaceArm(toy_folder)
+def test_hugging_face_writes_the_same_in_four_ways(ours: EngineArm, toy_folder: Path, tmp_path: Path) -> None:
+    """Plain, with look-up, with an early exit, and with its first layers as assistant."""
+    write_first_layers(toy_folder, tmp_path / "draft", 1)
+    theirs = HuggingFaceArm(toy_folder, tmp_path / "draft")
     off = ours.run(CASE, SETTING_OFF, plan_of(SETTING_OFF))
-    assert theirs.arms == ["hf", "hf_lookup", "hf_assisted", "hf_early_exit"]
+    assert theirs.arms == ["hf", "hf_lookup", "hf_early_exit", "hf_assisted"]
     for arm in theirs.arms:
         sample = theirs.run(CASE, ours.encode(CASE), Setting(arm))
         limit = 16 if arm in ASSISTED else 32

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
 
+from outrider.cli.bench.first_layers import write_first_layers
 from outrider.config import packaged_data
 from outrider.engine.drafters.draft_model import load_draft_model, step_s, vocabulary_difference
 from outrider.engine.drafters.layer_skip import LayerSet, write_layer_set
@@ -74,20 +73,6 @@ def test_skipped_layers_save_time(tmp_path: Path) -> None:
     model = LlamaModel(tmp_path)
     skipping = partial(model.forward, skip=frozenset(range(2, 24)))
     assert step_s(model, skipping) < 0.7 * step_s(model, model.forward)
-
-
-def write_first_layers(source: Path, folder: Path, num_layers: int) -> None:
-    """The real model without its last layers: a smaller model of the same tokenizer."""
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    tensors = load_file(source / "model.safetensors")
-    kept = {
-        name: tensor
-        for name, tensor in tensors.items()
-        if not name.startswith("model.layers.") or int(name.split(".")[2]) < num_layers
-    }
-    save_file(kept, folder / "model.safetensors")
-    config = json.loads((source / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": num_layers}))
 
 
 @pytest.mark.model

@@ -34,6 +34,19 @@ def test_products_are_near_and_smaller() -> None:
         pack_int8(torch.empty(2, 2, device="meta"))
 
 
+def test_overrides_are_not_looked_for() -> None:
+    """Looking for them in packed weights takes longer than a small product; one in the other argument is not seen."""
+
+    class Overriding(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *args: object) -> torch.Tensor:
+            raise AssertionError(args)
+
+    weight, x = torch.eye(16), torch.ones(1, 16)
+    for linear in (pack(weight), pack_int8(weight)):
+        torch.testing.assert_close(linear(x.as_subclass(Overriding)), x)
+
+
 def test_models_and_heads_in_8_bits_draft_much_the_same(tmp_path: Path) -> None:
     """A small model's laws and those of heads move little; memory halves."""
     write_random_llama(tmp_path / "target", num_layers=2)

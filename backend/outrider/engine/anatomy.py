@@ -106,17 +106,19 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # not annot
 
 @torch.inference_mode()
 def _replay(calls: Sequence[_Call]) -> None:
-    for operator, args, kwargs in calls:
-        operator(*args, **kwargs)
+    with torch._C.DisableTorchFunctionSubclass():  # as `Linear` does
+        for operator, args, kwargs in calls:
+            operator(*args, **kwargs)
 
 
 @torch.inference_mode()
 def _top(calls: Sequence[_Call]) -> list[tuple[str, float]]:
     total_s: dict[str, float] = {}
-    for operator, args, kwargs in calls:
-        start_s = time.perf_counter()
-        operator(*args, **kwargs)
-        total_s[str(operator)] = total_s.get(str(operator), 0.0) + time.perf_counter() - start_s
+    with torch._C.DisableTorchFunctionSubclass():
+        for operator, args, kwargs in calls:
+            start_s = time.perf_counter()
+            operator(*args, **kwargs)
+            total_s[str(operator)] = total_s.get(str(operator), 0.0) + time.perf_counter() - start_s
     return sorted(total_s.items(), key=lambda item: -item[1])[:_NUM_TOP]
 
 

@@ -31,7 +31,7 @@ from outrider.errors import ContextLengthExceeded, ModelError
 from outrider.speculation.proposal import SampledTree, TopKTree
 from outrider.speculation.target import History, Target
 from outrider.speculation.typical import typical_acceptance
-from outrider.speculation.verify import verify
+from outrider.speculation.verify import Rule, verify
 
 log = logging.getLogger(__name__)
 
@@ -183,8 +183,10 @@ class Engine:
         parents = work.proposal.parents if isinstance(work.proposal, TopKTree | SampledTree) else None
         return Segment(work.sequence.cache, work.token_ids, work.num_logits, parents)
 
-    def _accepts_typical(self, request: GenerateRequest) -> bool:
-        return self._is_lossy and request.plan.drafter == "medusa" and not request.law.is_greedy
+    def _rule(self, request: GenerateRequest) -> Rule:
+        """How this request's drafts are verified."""
+        is_typical = self._is_lossy and request.plan.drafter == "medusa" and not request.law.is_greedy
+        return typical_acceptance if is_typical else verify
 
     @staticmethod
     def _show_features(work: Work, taps: Taps, first_row: int, path: tuple[int, ...] = ()) -> None:
@@ -216,8 +218,7 @@ class Engine:
         noise = request.noise_at(position)
         history = History(request.prompt_ids, sequence.token_ids[len(request.prompt_ids) :])
         masks = None if sequence.grammar is None else sequence.grammar.masks(work.proposal)
-        rule = typical_acceptance if self._accepts_typical(request) else verify
-        verified = rule(Target(logits, request.law, history, masks), noise, work.proposal)
+        verified = self._rule(request)(Target(logits, request.law, history, masks), noise, work.proposal)
         is_first = sequence.state is SequenceState.PREFILLING
         sequence.state = SequenceState.DECODING
         assert sequence.cache is not None

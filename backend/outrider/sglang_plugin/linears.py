@@ -32,8 +32,15 @@ def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> _Run | None:
     if not is_float32 or not bool(weight.abs().max() < torch.finfo(torch.float16).max):
         return None
     packed = torch.ops.quantized.linear_prepack_fp16(weight.detach().contiguous(), bias)
-    run = torch.ops.quantized.linear_dynamic_fp16.default
-    return lambda x: run(x, packed)
+    product: Callable[[torch.Tensor, object], torch.Tensor] = torch.ops.quantized.linear_dynamic_fp16.default
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        # PyTorch looks for overrides of an operator in its arguments, and in packed weights it takes an exception to
+        # find none, which is longer than the call.
+        with torch._C.DisableTorchFunctionSubclass():
+            return product(x, packed)
+
+    return run
 
 
 class _Weights:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from outrider.speculation.chain import block_verification
 from outrider.speculation.noise import Coins
 from outrider.speculation.outcome import Verified
@@ -9,7 +11,10 @@ from outrider.speculation.proposal import Proposal, SampledChain, SampledTree
 from outrider.speculation.target import Target
 from outrider.speculation.tree import recursive_rejection, sample_and_match
 
-__all__ = ["Verified", "verify"]
+__all__ = ["Rule", "Verified", "verify"]
+
+#: The shape of `verify`, and of each rule.
+Rule = Callable[[Target, Coins, Proposal], Verified]
 
 
 def verify(target: Target, noise: Coins, proposal: Proposal) -> Verified:

@@ -43,7 +43,9 @@ def engine(
     seed: Annotated[
         int | None, typer.Option(help="Which questions of each category come first; without it, that of 0.")
     ] = None,
-    draft_model: Annotated[str | None, typer.Option(help="A smaller model, named like the model.")] = None,
+    draft_model: Annotated[
+        str | None, typer.Option(help="A smaller model, named like the model; without it, its own first layers.")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Decode speed of this engine, Hugging Face and llama.cpp on the same prompts. Ctrl-C keeps what is done.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from outrider.cli.bench.measure import Results
@@ -21,7 +21,7 @@ COUNTERPARTS = {
     "ngram": ("hf_lookup",),
     "suffix": ("hf_lookup",),
     "layer_skip": ("hf_assisted", "hf_early_exit"),
-    "draft_model": ("hf_draft_model",),
+    "draft_model": ("hf_assisted",),
 }
 _LLAMA = ("llama", "llama_lookup")
 #: The group that an aim is about: Spec-Bench's, or ours where its questions were not given.
@@ -40,7 +40,7 @@ class Aim:
     by: str = ""
     """Which setting the figure belongs to, the best of those measured."""
     why: str = ""
-    """What made it miss."""
+    """What made it miss, or what else must be known of the figure."""
 
 
 def aims(results: Results) -> list[Aim]:
@@ -74,7 +74,9 @@ def batch_gain(results: Results) -> float | None:
 def _counterpart(samples: Samples, drafter: str) -> Aim:
     best, others = samples.best(drafter), COUNTERPARTS[drafter]
     figure = None if best is None else _over_fastest(samples, best, others)
-    return at_least(f"{drafter} / {' or '.join(others)}", figure, 1.0, str(best or ""))
+    gain = None if best is None else samples.ratio(best, SETTING_OFF)
+    why = "" if gain is None or gain >= 1.0 else f"slower than no speculation: {gain:.2f} of off"
+    return replace(at_least(f"{drafter} / {' or '.join(others)}", figure, 1.0, str(best or "")), why=why)
 
 
 def _against_llama(samples: Samples, what: str, groups: Sequence[str]) -> Aim:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from outrider.cli.bench.first_layers import num_first_layers
 from outrider.cli.bench.ours import SEED
 from outrider.cli.bench.samples import Case, Sample, Setting
 
@@ -16,7 +16,7 @@ from outrider.cli.bench.samples import Case, Sample, Setting
 LOOKUP_TOKENS = 10
 #: The library is slow, and its speed hardly depends on the length; ratios are taken over as many tokens of ours.
 MAX_TOKENS, MAX_ASSISTED_TOKENS = 32, 16
-ASSISTED = ("hf_assisted", "hf_early_exit", "hf_draft_model")
+ASSISTED = ("hf_assisted", "hf_early_exit")
 
 
 def is_installed() -> bool:
@@ -24,13 +24,11 @@ def is_installed() -> bool:
     return find_spec("transformers") is not None
 
 
-def num_assistant_layers(num_layers: int) -> int:
-    """The first third of the target's layers drafts."""
-    return max(1, num_layers // 3)
-
-
 class HuggingFaceArm:
-    """`generate` as most people would run the model; drafting arms with the library's own defaults."""
+    """`generate` as most people would run the model; drafting arms with the library's own defaults.
+
+    `draft_model`: the folder of the assistant, without which there is no such arm.
+    """
 
     def __init__(self, folder: Path, draft_model: Path | None = None) -> None:
         import torch
@@ -42,16 +40,14 @@ class HuggingFaceArm:
         quiet.set_verbosity_error()
         self._torch: Any = torch
         self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        num_layers = num_assistant_layers(self._model.config.num_hidden_layers)
         self._options: dict[str, dict[str, Any]] = {
             "hf": {},
             "hf_lookup": {"prompt_lookup_num_tokens": LOOKUP_TOKENS},
-            "hf_assisted": {"assistant_model": _first_layers(self._model, num_layers)},
-            "hf_early_exit": {"assistant_early_exit": num_layers},
+            "hf_early_exit": {"assistant_early_exit": num_first_layers(self._model.config.num_hidden_layers)},
         }
         if draft_model is not None:
             assistant: Any = AutoModelForCausalLM.from_pretrained(draft_model, dtype=torch.float32)
-            self._options["hf_draft_model"] = {"assistant_model": assistant}
+            self._options["hf_assisted"] = {"assistant_model": assistant}
 
     @property
     def arms(self) -> list[str]:
@@ -73,20 +69,6 @@ class HuggingFaceArm:
         )
         token_ids = tuple(out[0, len(prompt_ids) :].tolist())
         return Sample(setting, case, 0, token_ids, tuple(clock.counts), tuple(clock.times_s))
-
-
-def _first_layers(model: Any, num_layers: int) -> Any:
-    """A model of the target's first layers, its embedding and its head; the weights are the same memory."""
-    config = copy.deepcopy(model.config)
-    config.num_hidden_layers = num_layers
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:num_layers]
-    shortened = type(model)(config).eval()
-    wanted = shortened.state_dict()
-    shortened.load_state_dict({k: v for k, v in model.state_dict().items() if k in wanted}, assign=True)
-    shortened.tie_weights()
-    shortened.generation_config = copy.deepcopy(model.generation_config)
-    return shortened
 
 
 class _Clock:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from outrider.cli.bench import hugging_face, llama, visits
+from outrider.cli.bench.first_layers import num_first_layers, write_first_layers
 from outrider.cli.bench.measure import (
     Arms,
     Clock,
@@ -20,6 +22,7 @@ from outrider.cli.bench.measure import (
 from outrider.cli.bench.ours import CHANGED_EVERY, EngineArm
 from outrider.cli.bench.samples import SETTING_OFF, Setting
 from outrider.config import cache_dir
+from outrider.engine.checkpoint import read_config
 from outrider.errors import ModelError
 from outrider.workloads.spec_bench import Question
 from outrider.workloads.suite import Job
@@ -29,7 +32,7 @@ COMPARED = "median over prompts of the ratio on one prompt, over as many tokens 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Name and folder of the target, and the folder of its draft model."""
+    """Name and folder of the target, and the folder of its draft model: None takes the target's first layers."""
 
     name: str
     folder: Path
@@ -59,6 +62,23 @@ def run_tasks(models: Models, tasks: Tasks, clock: Clock, results: Results) -> N
 def run_drafters(models: Models, tasks: Tasks, clock: Clock, results: Results) -> None:
     """A step taken apart, the batch sweep, and every arm on greedy prompts until the time is over."""
     clock.show("loading models")
+    with TemporaryDirectory(prefix="outrider-bench-") as scratch:
+        told = {"draft_model": str(models.draft_model)}
+        if models.draft_model is None:
+            models, told["draft_model"] = _with_first_layers(models, Path(scratch) / "first-layers")
+        _run_drafters(models, tasks, clock, results)
+        results.decided_by |= told
+
+
+def _with_first_layers(models: Models, folder: Path) -> tuple[Models, str]:
+    """The models with a draft model that is written to `folder`, and that in words."""
+    num_layers = read_config(models.folder).num_layers
+    num_kept = num_first_layers(num_layers)
+    write_first_layers(models.folder, folder, num_kept)
+    return replace(models, draft_model=folder), f"the target's first {num_kept} of {num_layers} layers, not trained"
+
+
+def _run_drafters(models: Models, tasks: Tasks, clock: Clock, results: Results) -> None:
     cases = visits.greedy_cases(tasks.prompts, tasks.questions, tasks.seed)
     slow, fast = _hugging_face(models, results), _llama(models, clock, results)
     arms = Arms(EngineArm(models.folder, models.draft_model), slow | fast)
@@ -121,6 +141,7 @@ def facts(suite: str, tasks: Tasks, results: Results) -> dict[str, object]:
         "compared": COMPARED,
         "prediction": f"the off answer with every {CHANGED_EVERY}th token changed",
         "hf_lookup": f"{hugging_face.LOOKUP_TOKENS} tokens",
-        "hf_assisted": "first third of the layers, library defaults",
+        "hf_assisted": "the same draft model, library defaults",
+        "hf_early_exit": "the target's first third, library defaults",
         "llama.cpp": f"4-bit, look-up of {llama.LOOKUP_TOKENS} tokens",
     }

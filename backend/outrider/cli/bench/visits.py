@@ -16,7 +16,7 @@ KS = {
     "suffix": (3, 6, 10),
     "prediction": (6, 9, 16),
     "layer_skip": (2, 4),
-    "draft_model": (2, 4),
+    "draft_model": (1, 2, 4),
 }
 #: Drafters that cost next to nothing and answer every case, and those that run a model.
 LIGHT, SLOW = ("ngram", "suffix"), ("layer_skip", "draft_model")

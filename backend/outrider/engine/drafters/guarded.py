@@ -27,18 +27,22 @@ class GuardedDrafter:
         self.num_failures = 0
         self._vocab_size = vocab_size
         self._inner: Drafter | None = None
-        self._inner = self._guard(make, None)
+        self._reader: FeatureDrafter | None = None
+        """The same, where it reads states; found out once, for that takes as long as some proposals."""
+        self._inner = inner = self._guard(make, None)
+        if isinstance(inner, FeatureDrafter):
+            self._reader = inner
 
     @property
     def points(self) -> tuple[int, ...]:
         """Of the target's states that it reads now: none after a failure, and none for most drafters."""
-        return self._inner.points if isinstance(self._inner, FeatureDrafter) else ()
+        return () if self._reader is None else self._reader.points
 
     def observe_features(self, start: int, features: torch.Tensor) -> None:
         """See `FeatureDrafter`; nothing where the drafter reads no states."""
-        inner = self._inner
-        if isinstance(inner, FeatureDrafter):
-            self._guard(lambda: inner.observe_features(start, features), None)
+        reader = self._reader
+        if reader is not None:
+            self._guard(lambda: reader.observe_features(start, features), None)
 
     def observe(self, token_id: int) -> None:
         """See `Drafter`."""
@@ -55,7 +59,7 @@ class GuardedDrafter:
 
     def free(self) -> None:
         """See `Drafter`."""
-        inner, self._inner = self._inner, None
+        inner, self._inner, self._reader = self._inner, None, None
         if inner is not None:
             self._guard(inner.free, None)
 
