@@ -17,7 +17,7 @@ from outrider.policy.plan import Plan
 from outrider.policy.rounds import Rounds
 
 #: Layout of the state.
-VERSION = 4
+VERSION = 5
 #: Speculation may make a workload at most this much slower than plain decoding, tries included.
 MAX_SLOWDOWN = 0.05
 #: Of that, what tries may use up.
@@ -151,8 +151,8 @@ class Learner:
 
     acceptance: Acceptance = field(default_factory=Acceptance)
     rounds: Rounds = field(default_factory=Rounds)
-    gates: dict[tuple[str, str, str, int], Gate] = field(default_factory=dict)
-    """By workload, drafter, task and temperature."""
+    gates: dict[tuple[str, str, str, int, int], Gate] = field(default_factory=dict)
+    """By workload, drafter, task, temperature, and the k of tries of a larger one, 0 for the drafter as a whole."""
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     random: Random = field(default_factory=lambda: Random(0))
     num_changes: int = field(init=False)
@@ -161,9 +161,9 @@ class Learner:
     def __post_init__(self) -> None:
         self.num_changes = len(self.gates)
 
-    def gate(self, workload: str, drafter: str, cell: Cell) -> Gate:
+    def gate(self, workload: str, drafter: str, cell: Cell, k: int = 0) -> Gate:
         """`cell` gives task and temperature."""
-        key = (workload, drafter, cell.task, cell.temperature)
+        key = (workload, drafter, cell.task, cell.temperature, k)
         found = self.gates.get(key)
         if found is None:
             found = self.gates[key] = Gate()
@@ -239,8 +239,8 @@ class Learner:
             Acceptance.from_state(state["acceptance"]),
             Rounds.from_state(state["rounds"]),
             {
-                (workload, drafter, task, bucket): Gate(*values)
-                for workload, drafter, task, bucket, *values in state["gates"]
+                (workload, drafter, task, bucket, k): Gate(*values)
+                for workload, drafter, task, bucket, k, *values in state["gates"]
             },
             {name: Ledger(*values) for name, values in state["ledgers"].items()},
         )
