@@ -102,6 +102,17 @@ class PolicySet:
         except InvalidRequest as error:
             return _refusing(error)
 
+    def meets(self, lane: str, runs: str) -> bool:
+        """A lane is ready, with this model and build; True when it had another before, and so learning begins anew."""
+        before = self.learner.lanes.setdefault(lane, runs)
+        if before == runs:
+            return False
+        self.learner.forget()
+        self.learner.lanes[lane] = runs
+        self._surveyor = Surveyor(self.learner)
+        self._settler = Settler(self.learner, self._surveyor)
+        return True
+
     def learn(self, decision: Decision, feedback: Feedback) -> None:
         """Take in how a decided request went."""
         self.learner.learn(decision, feedback)

@@ -154,6 +154,8 @@ class Learner:
     gates: dict[tuple[str, str, str, int, int], Gate] = field(default_factory=dict)
     """By workload, drafter, task, temperature, and the k of tries of a larger one, 0 for the drafter as a whole."""
     ledgers: dict[str, Ledger] = field(default_factory=dict)
+    lanes: dict[str, str] = field(default_factory=dict)
+    """The model and build that each lane had."""
     random: Random = field(default_factory=lambda: Random(0))
     num_changes: int = field(init=False)
     """Grows with every gate that is closed or opened, or proves to pay or no longer to; above 0 once one may be."""
@@ -175,6 +177,11 @@ class Learner:
         if found is None:
             found = self.ledgers[workload] = Ledger()
         return found
+
+    def forget(self) -> None:
+        """All but what lanes run: it was learnt on other models or builds."""
+        self.acceptance, self.rounds, self.gates, self.ledgers = Acceptance(), Rounds(), {}, {}
+        self.num_changes += 1
 
     def learn(self, decided: Decided, feedback: Feedback) -> None:
         """Take in how one request went. What it fixed by itself does not tell whether the workload's choices pay."""
@@ -228,6 +235,7 @@ class Learner:
             "rounds": self.rounds.to_state(),
             "gates": [[*name, *astuple(gate)] for name, gate in self.gates.items()],
             "ledgers": {name: list(astuple(ledger)) for name, ledger in self.ledgers.items()},
+            "lanes": self.lanes,
         }
 
     @classmethod
@@ -243,4 +251,5 @@ class Learner:
                 for workload, drafter, task, bucket, k, *values in state["gates"]
             },
             {name: Ledger(*values) for name, values in state["ledgers"].items()},
+            dict(state["lanes"]),
         )
