@@ -103,7 +103,7 @@ class PolicySet:
             return _refusing(error)
 
     def meets(self, lane: str, runs: str) -> bool:
-        """A lane is ready, with this model and build; True when it had another before, and so learning begins anew."""
+        """A lane is ready, with this model and build; True when it had another, so that learning begins anew."""
         before = self.learner.lanes.setdefault(lane, runs)
         if before == runs:
             return False
