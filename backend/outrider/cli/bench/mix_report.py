@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EACH, SINGLE, PLAIN = 0.97, 1.15, 0.97
 #: Time that drafts which are never accepted may take, learning that included; and the requests without which the
 #: first, of which nobody can know it, are most of the figure.
-USELESS, _ENOUGH_USELESS = 1.05, 40
+USELESS, _ENOUGH_USELESS = 1.05, 24
 #: Cells that a missed aim names.
 _NUM_NAMED = 3
 
