@@ -71,12 +71,18 @@ class Surveyor:
         """Work out what was learnt for this kind, so that its next request need not wait for that."""
         while kind.stamp != self._learner.acceptance.stamp(kind.place):
             self._refresh(kind)
-        kind.latest = [self._followed(kind, row) for row in kind.latest]
+        epoch = self._epoch(kind)
+        kind.latest = [self._followed(kind, row, epoch) for row in kind.latest]
 
-    def _followed(self, kind: Kind, row: Row) -> Row:
+    def _epoch(self, kind: Kind) -> int:
+        """Grows with every change that some row of this kind may have to follow."""
+        return len(kind.moved) + self._learner.rounds.num_changes
+
+    def _followed(self, kind: Kind, row: Row, epoch: int) -> Row:
         prices = self._priced(kind, row.lane, row.prices.menu.key)
         if prices is not row.prices:
             row = kind.rows[row.key] = row.at(prices)
+        row.epoch = epoch
         return row
 
     def _refresh(self, kind: Kind) -> None:
@@ -95,12 +101,11 @@ class Surveyor:
 
     def rows(self, kind: Kind, features: Features, lanes: Sequence[LaneView], now_s: float) -> list[Row]:
         """What each lane can do for a request of this kind, in the order of the lanes."""
-        remembered, version = kind.rows, len(kind.moved)
-        if len(remembered) >= _MAX_ROWS or version >= _MAX_ROWS:
+        remembered = kind.rows
+        if len(remembered) >= _MAX_ROWS or len(kind.moved) >= _MAX_ROWS:
             for kept in (remembered, kind.menus, kind.prices, kind.moved):
                 kept.clear()
-            version = 0
-        oldest_s = now_s - kind.policy.load_max_age_s
+        epoch, oldest_s = self._epoch(kind), now_s - kind.policy.load_max_age_s
         kind.latest = rows = []
         for view in lanes:
             ability, load = view.ability, view.load
@@ -113,10 +118,9 @@ class Surveyor:
             row = remembered.get(key)
             if row is None:
                 row = remembered[key] = self._row(kind, features, key)
-            else:
-                prices = row.prices
-                if prices.version != version or prices.source.now is not prices.factors:
-                    row = self._followed(kind, row)
+                row.epoch = epoch
+            elif row.epoch != epoch:
+                row = self._followed(kind, row, epoch)
             rows.append(row)
         return rows
 

@@ -8,6 +8,7 @@ from typing import Any
 from outrider.core import MAX_K, LaneAbility
 from outrider.policy.acceptance import Cell, Curve
 from outrider.policy.features import Features
+from outrider.policy.incumbent import Incumbent
 from outrider.policy.limits import WorkloadPolicy
 from outrider.policy.options import Menu, Prices, Row
 
@@ -53,6 +54,10 @@ class Kind:
     prices: dict[tuple[LaneAbility, tuple[object, ...]], Prices] = field(default_factory=dict)
     """By lane and menu."""
     rows: dict[tuple[LaneAbility, int, int, int], Row] = field(default_factory=dict)
+    lanes: list[LaneAbility] = field(default_factory=list)
+    incumbents: list[Incumbent] = field(default_factory=list)
+    """The plans that were taken last on these lanes, of loads far from each other, the last asked first: load around
+    a bound between two stays with that one. Shared with kinds that are held alike."""
     shut: frozenset[str] = frozenset()
     """Drafters that do not pay for it."""
     shut_at: tuple[int, bool] = (0, False)

@@ -175,6 +175,8 @@ class Row:
     """Of all others, or nearly so."""
     fastest_rate: float = field(init=False)
     """Its tokens per second; 0 without one."""
+    epoch: int = -1
+    """As of which change of what is learnt it was found to be up to date."""
     _plain: Option | None = None
     _best: Option | None = None
     """Plain decoding and the fastest, once they were asked for."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from outrider.policy.choose import Surveyor
+from outrider.policy.incumbent import Incumbent
 from outrider.policy.kind import Kind
 from outrider.policy.learning import Gate, Learner, Ledger
 from outrider.policy.nearest import distance, nearest
@@ -14,18 +15,10 @@ from outrider.policy.options import EQUAL, Option, Row
 
 #: Speculation must be expected to gain this much over plain decoding: below it, it is noise.
 MIN_GAIN = 1.03
-#: Another plan must be this much better than the one that was taken last, for so many decisions in a row, and the one
-#: taken last must have been held for so many. Fewer drafts are taken at once when they are that much better, since
-#: load is shed first by shortening drafts.
-_SWITCH_GAIN, _STREAK, _DWELL = 1.05, 3, 8
-#: Or only this much better, for so many decisions in a row: no plan is kept for ever that is a little behind.
-_SLIGHT_GAIN, _PATIENCE = 1.01, 16
 #: Of the best plan's speed, what a try of a larger k must be expected to keep.
 _LITTLE = 0.9
 #: Kinds of requests whose plans are remembered.
 _MAX_HELD = 4096
-#: Batches of less than this times each other share what was taken last.
-_FAR = 4
 
 
 class Settled(NamedTuple):
@@ -33,45 +26,6 @@ class Settled(NamedTuple):
 
     option: Option
     rule: str
-
-
-@dataclass(slots=True)
-class Incumbent:
-    """The plan that was taken last for one kind of request at one load."""
-
-    drafter: str
-    k: int
-    batch: int
-    """Where it was first taken: another plan may be best where batches are far from that."""
-    num_held: int = 0
-    num_beaten: int = 0
-    num_behind: int = 0
-    """Decisions in a row in which another plan was slightly better, or more than that."""
-
-    def is_near(self, batch: int) -> bool:
-        """What it has shown says something of this batch."""
-        return batch < _FAR * self.batch and self.batch < _FAR * batch
-
-    def settle(self, best: Option, held: Option | None) -> Option:
-        """The best plan, or the held one while it is not beaten clearly and for long enough."""
-        self.num_held += 1
-        if held is None:
-            # Not possible at this load or any more: what a request itself bounds is remembered apart. What sheds load
-            # is followed at once, and grows again only after a streak, or it would come and go with every request.
-            if best.k < self.k:
-                return self._switch(best)
-            self.num_beaten += 1
-            return self._switch(best) if self.num_beaten >= _STREAK else best
-        is_other = best.drafter != held.drafter or best.k != held.k
-        self.num_behind = self.num_behind + 1 if is_other and best.rate >= held.rate * _SLIGHT_GAIN else 0
-        is_beaten = is_other and best.rate >= held.rate * _SWITCH_GAIN
-        self.num_beaten = self.num_beaten + 1 if is_beaten else 0
-        is_clear = is_beaten and (best.k < self.k or (self.num_beaten >= _STREAK and self.num_held >= _DWELL))
-        return self._switch(best) if is_clear or self.num_behind >= _PATIENCE else held
-
-    def _switch(self, best: Option) -> Option:
-        self.drafter, self.k, self.num_held, self.num_beaten, self.num_behind = best.drafter, best.k, 0, 0, 0
-        return best
 
 
 class Settler:
@@ -136,10 +90,7 @@ class Settler:
         plain, best = known
         if not best.seen.is_known:
             return best
-        # A lane that is away says nothing of what to take when it is back.
-        key = (*kind.held, frozenset([id(row.lane.drafters) for row in rows]))
-        batch = best.seen.batch
-        found = self._incumbents.get(key, [])
+        found, batch = self._incumbents_of(kind, rows), best.seen.batch
         for place, incumbent in enumerate(found):
             if incumbent.is_near(batch):
                 if place and is_run:
@@ -147,9 +98,7 @@ class Settler:
                 break
         else:
             if is_run:
-                if len(self._incumbents) >= _MAX_HELD:
-                    self._incumbents.clear()
-                self._incumbents[key] = [Incumbent(best.drafter, best.k, batch), *found]
+                found.insert(0, Incumbent(best.drafter, best.k, batch))
             return best
         if not is_run:
             incumbent = replace(incumbent)
@@ -158,6 +107,16 @@ class Settler:
         if not incumbent.k:
             return incumbent.settle(best, plain)
         return incumbent.settle(best, _held_option(rows, incumbent, shut))
+
+    def _incumbents_of(self, kind: Kind, rows: Sequence[Row]) -> list[Incumbent]:
+        """A lane that is away says nothing of what to take when it is back."""
+        lanes = [row.lane for row in rows]
+        if lanes != kind.lanes:
+            if len(self._incumbents) >= _MAX_HELD:
+                self._incumbents.clear()
+            key = (*kind.held, frozenset([id(lane.drafters) for lane in lanes]))
+            kind.lanes, kind.incumbents = lanes, self._incumbents.setdefault(key, [])
+        return kind.incumbents
 
     def _try(self, kind: Kind, rows: Sequence[Row], known: tuple[Option, Option], ledger: Ledger) -> Settled | None:
         """Now and then plain instead of speculation, or a drafter that is not the best known; within the limits."""
