@@ -22,6 +22,9 @@ from outrider.policy.rounds import RELIEF, TIGHT, context_bucket, occupancy, pre
 
 #: Kinds of requests, and menus of one kind, that are remembered.
 _MAX_KINDS, _MAX_ROWS = 4096, 1024
+#: Rows that one decision brings up to date, so that none takes long; the others it takes as they were when they were
+#: last asked, and its answer brings them up to date.
+_MAX_BEHIND = 4
 
 
 class Surveyor:
@@ -107,6 +110,7 @@ class Surveyor:
                 kept.clear()
         epoch, oldest_s = self._epoch(kind), now_s - kind.policy.load_max_age_s
         kind.latest = rows = []
+        num_behind = 0
         for view in lanes:
             ability, load = view.ability, view.load
             if load is None or load.read_at_s < oldest_s:
@@ -119,7 +123,8 @@ class Surveyor:
             if row is None:
                 row = remembered[key] = self._row(kind, features, key)
                 row.epoch = epoch
-            elif row.epoch != epoch:
+            elif row.epoch != epoch and num_behind < _MAX_BEHIND:
+                num_behind += 1
                 row = self._followed(kind, row, epoch)
             rows.append(row)
         return rows

@@ -93,8 +93,8 @@ class Prices:
     """The menu's."""
     plain_rate: float = field(init=False)
     """Tokens per second of plain decoding; 0 when the lane has none."""
-    rates: list[float] = field(init=False)
-    """Of each entry."""
+    rates: dict[str, float] = field(init=False)
+    """Of each drafter with its best k, in the menu's order."""
     shut: frozenset[str] = _NONE
     """Drafters that were not to be used when `fastest` was last asked for."""
     fastest: Entry | None = field(init=False)
@@ -109,7 +109,7 @@ class Prices:
         self.version = menu.version
         self.factors = factors = self.source.now
         self.plain_rate = menu.plain_rate * factors[0] if self.has_plain else 0.0
-        self.rates = [entry.rate * factors[entry.place + 1] for entry in menu.entries]
+        self.rates = {name: entry.rate * factors[entry.place + 1] for name, entry in menu.by_drafter.items()}
         self._rank()
 
     def rank(self, shut: frozenset[str]) -> None:
@@ -138,13 +138,13 @@ class Prices:
 
     def _rank(self) -> None:
         self.fastest, self.fastest_rate = None, 0.0
-        entries, rates, shut = self.menu.entries, self.rates, self.shut
+        rates, shut = self.rates, self.shut
         if shut:
-            rates = [rate * (entry.drafter.drafter not in shut) for entry, rate in zip(entries, rates, strict=True)]
-        enough = max(rates, default=0.0) * EQUAL
-        for entry, rate in zip(entries, rates, strict=True) if enough else ():
+            rates = {name: rate for name, rate in rates.items() if name not in shut}
+        enough = max(rates.values(), default=0.0) * EQUAL
+        for name, rate in rates.items() if enough else ():
             if rate >= enough:
-                self.fastest, self.fastest_rate = entry, rate
+                self.fastest, self.fastest_rate = self.menu.by_drafter[name], rate
                 return
 
 

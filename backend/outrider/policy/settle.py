@@ -160,8 +160,7 @@ class Settler:
         """Thompson sampling: each drafter's best rate with hazards drawn from what is believed of them."""
         random, rates = self.learner.random, {}
         for name in drafters:
-            plan = name, None
-            all_rates = [row.prices.rate_of(plan) * row.share for row in rows]
+            all_rates = [row.prices.rates.get(name, 0.0) * row.share for row in rows]
             rate = max(all_rates)
             if rate:
                 entry = rows[all_rates.index(rate)].prices.menu.by_drafter[name]
