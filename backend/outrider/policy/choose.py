@@ -75,7 +75,7 @@ class Surveyor:
         while kind.stamp != self._learner.acceptance.stamp(kind.place):
             self._refresh(kind)
         epoch = self._epoch(kind)
-        kind.latest = [self._followed(kind, row, epoch) for row in kind.latest]
+        kind.latest = [row if row.epoch == epoch else self._followed(kind, row, epoch) for row in kind.latest]
 
     def _epoch(self, kind: Kind) -> int:
         """Grows with every change that some row of this kind may have to follow."""
