@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from outrider.cli.bench.mix import Cell, Turn
 from outrider.cli.bench.samples import SETTING_OFF, Case, Setting
-from outrider.cli.bench.traffic import Request, Traffic
+from outrider.cli.bench.traffic import Request, Slice, Traffic
 from outrider.cli.bench.visits import POLICY
 from outrider.core import SpecStats
 from outrider.policy.plan import PLAN_OFF, Plan
@@ -30,9 +30,12 @@ def traffic(
     settings = (SETTING_OFF, POLICY) if cell.is_hopeless else (SETTING_OFF, NGRAM, POLICY)
     turn = Turn(cell, number, settings, ())
     return [
-        Traffic(setting, turn, 100, 100 / speed, tuple((requests or {}).get(setting, ())))
+        Traffic(
+            setting, turn, 100, 100 / speed, tuple((requests or {}).get(setting, ())), 0,
+            tuple(Slice(25, 25 / speed, 25 / speed + 0.001 * part) for part in range(4)),
+        )
         for setting, speed in speeds.items()
-    ]
+    ]  # fmt: skip
 
 
 def round_of(cell: Cell, number: int, off: float, ngram: float, policy: float) -> list[Traffic]:
@@ -41,8 +44,8 @@ def round_of(cell: Cell, number: int, off: float, ngram: float, policy: float) -
     return traffic(cell, number, {SETTING_OFF: off, NGRAM: ngram, POLICY: policy}, ran)
 
 
-def hopeless_round(number: int, policy: float, num_accepted: int = 0) -> list[Traffic]:
-    """Off at ten tokens per second beside the policy with useless drafts."""
+def hopeless_round(number: int, policy: float, num_accepted: int = 0, num: int = 1) -> list[Traffic]:
+    """Off at ten tokens per second beside the policy with useless drafts, in so many requests."""
     drafted = request([1], Plan("ngram", 4))
     drafted.stats = SpecStats(1, num_accepted, (0,) * num_accepted + (1,))
-    return traffic(HOPELESS, number, {SETTING_OFF: 10.0, POLICY: policy}, {POLICY: [drafted]})
+    return traffic(HOPELESS, number, {SETTING_OFF: 10.0, POLICY: policy}, {POLICY: [drafted] * num})

@@ -67,10 +67,21 @@ def test_nothing_measured_is_neither_met_nor_missed() -> None:
 
 def test_useless_drafts_of_which_one_was_accepted_prove_nothing() -> None:
     """The figure is that of drafts without any acceptance."""
-    name = "time with useless drafts / off"
-    assert by_name(Regret(hopeless_round(0, 9.0)))[name].figure == pytest.approx(10 / 9)
-    assert by_name(Regret(hopeless_round(0, 9.8)))[name].is_met is True
-    assert by_name(Regret(hopeless_round(0, 9.8, num_accepted=1)))[name].is_met is None
+    name = "processor time with useless drafts / off"
+    found = by_name(Regret(hopeless_round(0, 9.8, num_accepted=1, num=24)))[name]
+    assert (found.figure, found.is_met) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "num", "is_met"),
+    [((9.0,), 24, False), ((9.8,), 24, True), ((9.8,), 23, None), ((9.0,), 23, None), ((8.0, 10.6), 24, None)],
+)
+def test_useless_drafts_are_judged_by_an_interval_and_by_enough_requests(speeds, num, is_met) -> None:
+    """The first requests, of which nobody can know it, must not be most of the figure."""
+    rounds = [one for i, speed in enumerate(speeds) for one in hopeless_round(i, speed, num=-(-num // len(speeds)))]
+    found = by_name(Regret(rounds))["processor time with useless drafts / off"]
+    assert found.figure == pytest.approx(sum(10 / speed for speed in speeds) / len(speeds), rel=0.01)
+    assert (found.is_met, bool(found.why)) == (is_met, is_met is None)
 
 
 def test_texts_are_counted_in_pairs() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 
 import orjson
@@ -216,6 +217,23 @@ async def test_only_a_stream_of_one_choice_teaches_times(fields, is_timed):
     assert ("decode" in outcome.phases) is is_timed
     assert (learner.rounds.to_state() != type(learner.rounds)().to_state()) is is_timed
     assert learner.acceptance.to_state() != type(learner.acceptance)().to_state()
+
+
+@pytest.mark.parametrize("field", ["version", "model_path"])
+async def test_another_model_or_build_behind_a_lane_makes_learning_begin_anew(field):
+    """Once the lane is ready again; the same, come back, is remembered."""
+    reply = chat_reply(PIECES, stream=False, stats=SPECULATED)
+    async with world(lambda _request: reply) as w:
+        async with w.chat(temperature=0, outrider={"drafter": "ngram", "k": 3}) as response:
+            await response.read()
+        await eventually(lambda: w.outcomes)
+        learner = w.gateway.dispatcher.policies.learner
+        for changes, is_kept in (({}, True), ({field: "other"}, False)):
+            w.scripted.info |= changes
+            w.lane.fails("restarted")
+            w.lane.starts(w.scripted.url)
+            await asyncio.wait_for(w.lane.wait_until_ready(), 30)
+            assert bool(learner.acceptance.to_state()["counts"]) is is_kept
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

@@ -13,6 +13,7 @@ from policy_world import NOW_S, decide, features, lane, only, toy_cost, view, wo
 
 from outrider.core import MAX_K, DrafterAbility, LaneAbility
 from outrider.policy.decide import PolicySet
+from outrider.policy.learning import Feedback
 from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.policy.simulate import Arrival, constant_truth, serve
 
@@ -191,3 +192,24 @@ def test_what_was_learnt_counts_for_the_very_next_request() -> None:
     anew = decide(PolicySet([policies.policy("only")], "only", policies.learner), features("chat"), view(ability))
     assert after.option.rate > 1.05 * before.option.rate
     assert [one.rate for one in after.possible] == pytest.approx([one.rate for one in anew.possible])
+
+
+def test_one_decision_brings_few_rows_up_to_date_and_its_answer_the_rest() -> None:
+    """So that none takes long, on however many lanes; the next one is as if it had always been known."""
+    limits = workload(drafters={"draft_model": {"max_k": 4}}, exploration={"share": 0, "control": 0})
+    policies = PolicySet([limits], "only")
+    lanes = [lane(f"lane{i}", cost=toy_cost()) for i in range(10)]
+    quiet, busy = ([view(one, num) for one in lanes] for num in (0, 5))
+    decide(policies, features("chat"), *quiet)
+    taught = decide(policies, features("chat"), *busy)
+    served = serve(taught, Arrival(0, taught.features, 100), constant_truth(1.0), Random(1))
+    policies.learn(taught, served.feedback)
+
+    def num_behind() -> int:
+        found = decide(policies, features("chat"), *quiet)
+        anew = decide(PolicySet([limits], "only", policies.learner), features("chat"), *quiet)
+        policies.learn(found, Feedback(None))
+        return sum(a.rate < 0.95 * b.rate for a, b in zip(found.possible, anew.possible, strict=True))
+
+    assert num_behind() == 6
+    assert num_behind() == 0

@@ -146,16 +146,29 @@ def test_simulate_replay_and_tune_follow_each_other(tmp_path: Path) -> None:
     [
         (("replay", "gone.jsonl"), "gone.jsonl: cannot be read"),
         (("tune", "{bad}"), "not a record file"),
-        (("tune", "{odd}"), "not a recorded request"),
+        (("tune", "{odd}"), "odd: record 1: not a recorded request: 'histogram'"),
         (("tune", "{empty}"), "no recorded requests"),
         (("simulate", "--lanes", "gone.json"), "gone.json: cannot be read"),
+        (("simulate", "--lanes", "{none}"), "none: expected at least one lane"),
+        (("simulate", "--lanes", "{hasty}"), "no lane can run"),
+        (("simulate", "--requests", "1", "--records", "{empty}/here"), "here: cannot be written"),
+        (("tune", "{good}", "--out", "{empty}"), ".yaml: cannot be written"),
+        (("replay", "{good}", "--plan", "eagle3:4"), "--plan: lane embedded has no eagle3 with k 4"),
     ],
 )
 def test_records_and_lanes_that_cannot_be_used(tmp_path: Path, args: tuple[str, ...], message: str) -> None:
     """One line each."""
-    for name, text in {"bad": "{", "odd": "{}\n", "empty": ""}.items():
+    texts = {
+        "bad": "{",
+        "odd": "{}\n",
+        "empty": "",
+        "none": "[]",
+        "hasty": '[{"name": "one", "drafters": [], "has_plain": false}]',
+    }
+    for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    names = {name: str(tmp_path / name) for name in ("bad", "odd", "empty")}
+    names = {name: str(tmp_path / name) for name in (*texts, "good")}
+    assert run("simulate", "--requests", "20", "--records", names["good"])[0] == 0
     code, _, stderr = run(*(arg.format(**names) for arg in args))
     assert code == 1 and message in stderr and stderr.count("\n") == 1
 
@@ -190,6 +203,20 @@ def test_explain_refuses_bad_requests(tmp_path: Path, body: Any, message: str) -
     assert (code, stdout) == (1, "")
     assert stderr.startswith(f"{path}: {message}")
     assert stderr.count("\n") == 1
+
+
+def test_explain_refuses_what_the_gateway_would_refuse(tmp_path: Path) -> None:
+    """A plan that no lane can run, where the workload takes no other for it; by the lanes that are given."""
+    (tmp_path / "default.yaml").write_text(
+        "version: 1\nworkload: default\nfallback: refuse\ndrafters: {ngram: {}}\n", encoding="utf-8"
+    )
+    (tmp_path / "lanes.json").write_text(LANES, encoding="utf-8")
+    path = request(tmp_path, {"prompt": "x", "outrider": {"drafter": "suffix", "k": 3}})
+    args = (path, "--policies", str(tmp_path))
+    code, stdout, _ = run("explain", *args)
+    assert code == 0 and "plan      suffix, k 3" in stdout
+    code, stdout, stderr = run("explain", *args, "--lanes", str(tmp_path / "lanes.json"))
+    assert (code, stdout, stderr) == (1, "", "no lane can run suffix with k 3\n")
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_drafters_that_do_not_pay_are_named_and_not_called_possible() -> None:
     """They were not compared, though they would look faster; one that is tried all the same is not refused."""
     policies = only(exploration=QUIET)
     fresh = decide(policies, features("quote"))
-    policies.learner.gates["only", "ngram", "quote", 0] = Gate(utility=0.5, num=20)
+    policies.learner.gates["only", "ngram", "quote", 0, 0] = Gate(utility=0.5, num=20)
     policies.learner.num_changes += 1
     decision = decide(policies, features("quote"))
     assert fresh.plan.k and decision.plan.is_off
@@ -47,10 +47,22 @@ def test_drafters_that_do_not_pay_are_named_and_not_called_possible() -> None:
     assert ("ngram", "not-paying") in {(one.drafter, one.code) for one in decision.refused}
     assert any(reason.startswith("not ngram on one: ") for reason in decision.reasons)
     tries = only(exploration={"share": 0.2, "control": 0})
-    tries.learner.gates["only", "ngram", "quote", 0] = Gate(utility=0.5, num=20)
+    tries.learner.gates["only", "ngram", "quote", 0, 0] = Gate(utility=0.5, num=20)
     tries.learner.num_changes += 1
     tried = next(one for one in (decide(tries, features("quote")) for _ in range(20)) if one.rule == "explore")
     assert tried.plan.drafter == "ngram" and all(one.code != "not-paying" for one in tried.refused)
+
+
+def test_what_stops_to_pay_later_was_possible_when_it_was_decided() -> None:
+    """Decisions of one kind share what they compared, and each is explained by what was so when it was made."""
+    policies = only(exploration=QUIET)
+    before = decide(policies, features("quote"))
+    policies.learner.gates["only", "ngram", "quote", 0, 0] = Gate(utility=0.5, num=20)
+    policies.learner.num_changes += 1
+    after = decide(policies, features("quote"))
+    assert [one.drafter for one in before.possible] == ["off", "ngram"]
+    assert [one.drafter for one in after.possible] == ["off"]
+    assert not any(one.code == "not-paying" for one in before.refused)
 
 
 def test_why_a_workload_was_asked_is_what_it_matches_on() -> None:

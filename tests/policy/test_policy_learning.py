@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from policy_world import decide, features, only, workload
 
+from outrider.core import SpecStats
 from outrider.policy.decide import PolicySet
 from outrider.policy.learning import Feedback, Gate, Learner, Ledger
 from outrider.policy.lookup import Written
@@ -40,6 +41,23 @@ def test_another_model_or_build_begins_anew(key: dict[str, str]) -> None:
     assert Learner.from_state(state, key).ledgers == {}
     assert Learner.from_state(state | {"version": 0}, KEY).ledgers == {}
     assert Learner.from_state(None, KEY).ledgers == {}
+
+
+def test_another_model_behind_a_lane_begins_anew() -> None:
+    """Also when it was exchanged while nothing ran; the same one, come back, changes nothing, nor does a new lane."""
+    policies = only()
+    assert not policies.meets("one", "model a on 1")
+    policies.learn(decision := decide(policies, features("quote")), Feedback(SpecStats(9, 0, (9,)), 10, 0.5))
+    closed = decide(policies, features("quote"))
+    assert not policies.meets("one", "model a on 1") and not policies.meets("two", "model b on 1")
+    assert "only" in policies.learner.ledgers
+    learner = Learner.from_state(json.loads(json.dumps(policies.learner.to_state(KEY))), KEY)
+    for found in (policies, PolicySet([policies.policy("only")], "only", learner)):
+        assert found.meets("one", "model a on 2")
+        assert (found.learner.ledgers, found.learner.gates) == ({}, {})
+        anew = decide(found, features("quote"))
+        assert anew.option.rate == decision.option.rate > closed.option.rate
+        assert not found.meets("one", "model a on 2")
 
 
 def test_missing_statistics_are_not_zero_acceptance() -> None:

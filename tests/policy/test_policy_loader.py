@@ -97,7 +97,7 @@ def test_scalars_are_those_of_yaml_1_2(tmp_path: Path) -> None:
         ("{max: 0.3}", "{max_k: 3}", 10, 5, "temperature[0]", "only the last band may leave it out"),
         ("max: 0.9", "max: 0.2", 11, 10, "temperature[1].max", "expected more than 0.3, where the band before ends"),
         ("[{max: 3}]", "[{max: 3}, {max: 3}]", 13, 24, "load[1].max", "expected more than 3"),
-        ("[{max: 3}]", "[{max: ${env.NOT_SET}}]", 13, 15, "the file", "not valid YAML"),
+        ("[{max: 3}]", "[{max: ${env.NOT_SET}}]", 13, 15, "the file", "${env.NAME} inside braces or brackets needs"),
         ("max_k: 4", "max_k: ${env.NOT_SET}", 8, 12, "drafters.suffix.max_k", "variable NOT_SET is not set"),
         ("max_k: 4", "max_k: ${env.WORDS}", 8, 12, "drafters.suffix.max_k", "a valid integer, found 'a b'"),
         ("max_k: 4", "max_k: [4", 9, 12, "the file", "not valid YAML"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from itertools import pairwise
 from random import Random
 
@@ -9,7 +11,8 @@ import pytest
 from policy_world import EMBEDDED, decide, features, lane, only, toy_cost, view
 
 from outrider.core import DrafterAbility, LaneAbility, SpecStats
-from outrider.policy.learning import Feedback
+from outrider.policy.decide import PolicySet
+from outrider.policy.learning import Feedback, Gate, Learner
 from outrider.policy.simulate import Arrival, constant_truth, serve
 
 QUIET = {"share": 0, "control": 0}
@@ -45,10 +48,11 @@ def test_load_around_a_band_changes_the_plan_a_few_times() -> None:
     assert changes(plans) <= 3
 
 
-@pytest.mark.parametrize("other", [{"priority": -1}, {"tenant": "t"}])
+@pytest.mark.parametrize("other", [{"priority": -1}, {"tenant": "t"}, {"num_prompt_tokens": 1000}])
 def test_what_bounds_one_request_leaves_the_plan_of_others(other: dict) -> None:
-    """A share of the drafts by priority, and a store that no tenant may use, in every second request."""
-    shared = DrafterAbility("ngram", (1, 2, 4, 8), is_shared=True)
+    """A share of the drafts by priority, a store that no tenant may use, and a drafter for short prompts, in every
+    second request."""
+    shared = DrafterAbility("ngram", (1, 2, 4, 8), is_shared=True, max_context=400)
     able = view(LaneAbility("one", (shared,), cost=EMBEDDED.cost), 1)
     policies = only(exploration=QUIET, shares={"low": 0.5}, drafters={"ngram": {"max_k": 8}})
     first = decide(policies, features("quote"), able).plan
@@ -187,6 +191,22 @@ def test_a_larger_k_that_is_not_taken_is_tried_ever_less_often() -> None:
     gaps = [[b - a for a, b in pairwise(found)] for found in by_k]
     assert any(len(found) >= 2 for found in gaps), tried
     assert all(b >= 1.5 * a or b >= 4096 for found in gaps for a, b in pairwise(found)), tried
+
+
+def test_how_long_a_larger_k_waits_is_remembered_over_a_restart() -> None:
+    """As much as how long a drafter waits."""
+    limits = {"drafters": {"draft_model": {"max_k": 16, "prior": 0.7}}, "exploration": {"share": 0.1, "control": 0}}
+    policies, ability, tried = only(**limits), lane(cost=toy_cost(0.05)), Counter[int]()
+    while max(tried.values(), default=0) < 3:
+        decision = decide(policies, features("code"), view(ability))
+        tried[decision.plan.k] += decision.rule == "explore"
+    key = {"build": "1"}
+    learner = Learner.from_state(json.loads(json.dumps(policies.learner.to_state(key))), key)
+    again = PolicySet([policies.policy("only")], "only", learner)
+    rules = [decide(again, features("code"), view(ability)).rule for _ in range(40)]
+    assert "explore" not in rules
+    gates = {one[-1]: gate for one, gate in learner.gates.items()}
+    assert gates[max(tried)].backoff == 8 * Gate().backoff
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "suffix", "draft_model"])

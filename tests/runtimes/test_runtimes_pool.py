@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from outrider.errors import InvalidRequest, LaneUnavailable, ModelNotFound, RouteNotFound
+from outrider.runtimes.abilities import Abilities
 from outrider.runtimes.lane import Lane, ModelCard
 from outrider.runtimes.pool import Pool
 
@@ -33,6 +34,22 @@ def test_lanes_come_and_go():
     pool.remove(a)
     assert pool.ready("m") == [b]
     assert [entry["name"] for entry in pool.describe()] == ["b"]
+
+
+def test_lanes_that_become_ready_are_told_of():
+    """At first and again, with what they run then; one that was removed is not."""
+    a, b, told = Lane("a", "http://a"), Lane("b", "http://b"), []
+    pool = Pool([a])
+    pool.add(b)
+    pool.on_ready = lambda one: told.append(one.runs)
+    card = ModelCard("m", {"id": "m"})
+    a.becomes_ready([card])
+    a.fails("x")
+    a.starts("http://a")
+    a.becomes_ready([card], Abilities(model="weights", version="2"))
+    pool.remove(b)
+    b.becomes_ready([card])
+    assert told == ["m on an unknown build", "weights on 2"]
 
 
 def test_no_ready_lane_is_unavailable_with_the_states():

@@ -14,8 +14,8 @@ import typer
 from pydantic import ValidationError
 
 from outrider.config import inherited_environment, packaged_data
-from outrider.core import Hints, LaneAbility, LaneLoad, LaneView
-from outrider.errors import ConfigError, SetupError
+from outrider.core import Hints
+from outrider.errors import ConfigError, OutriderError
 from outrider.policy.decision import Decision
 from outrider.policy.features import extract_features
 from outrider.policy.limits import policy_schema
@@ -34,7 +34,7 @@ def _one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except SetupError as error:
+        except OutriderError as error:
             typer.echo(error.message, err=True)
             raise typer.Exit(1) from error
 
@@ -78,19 +78,18 @@ def explain(
     policies: Policies = None,
     default: Default = "default",
     requests: Annotated[
-        int | None, typer.Option(min=0, help="Requests running and waiting on the lane; omitted: unknown.")
+        int | None, typer.Option(min=0, help="Requests running and waiting on each lane; omitted: unknown.")
     ] = None,
+    lanes: Lanes = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the plan for a request, and why."""
+    from outrider.cli.policy_lab import lane_views
+
     policy_set = load_policies(_source(policies, default))
     body = _read_body(request)
     hints = _read_hints(request, body)
-    ability, load = LaneAbility.embedded("embedded"), None
-    if requests is not None:
-        running = min(requests, ability.max_running)
-        load = LaneLoad(running, requests - running, ability.max_running, read_at_s=0.0)
-    decision = policy_set.decide(extract_features(body, hints), hints, [LaneView(ability, load)], now_s=0.0)
+    decision = policy_set.decide(extract_features(body, hints), hints, lane_views(lanes, requests), now_s=0.0)
     typer.echo(orjson.dumps(_to_json(decision), option=orjson.OPT_INDENT_2) if as_json else _to_text(decision))
 
 
@@ -136,13 +135,16 @@ def replay(
     """Expected speeds of recorded requests under another policy, drafter or k; on the first lane."""
     from rich.console import Console
 
-    from outrider.cli.policy_lab import read_lanes, read_records, replay_table
+    from outrider.cli.policy_lab import can_run, read_lanes, read_records, replay_table
     from outrider.policy.evaluate import Evaluator
 
     found = read_records(records)
     policy_set = load_policies(_source(policies, default))
+    lane = read_lanes(lanes)[0]
     fixed = None if plan is None else _read_plan(plan)
-    replayed = list(Evaluator(read_lanes(lanes)[0], found).replay(found, policy_set, fixed))
+    if fixed is not None and not can_run(lane, fixed):
+        raise ConfigError(f"--plan: lane {lane.name} has no {fixed.drafter} with k {fixed.k}")
+    replayed = list(Evaluator(lane, found).replay(found, policy_set, fixed))
     Console().print(replay_table(replayed))
 
 
@@ -157,7 +159,7 @@ def tune(
 ) -> None:
     """The policy files with limits from recorded requests, the expected gain, its confidence, and hints; on the first
     lane. All else that the files say stays."""
-    from outrider.cli.policy_lab import read_lanes, read_records
+    from outrider.cli.policy_lab import read_lanes, read_records, write_file
     from outrider.policy.evaluate import Evaluator, advise, to_yaml
 
     found = read_records(records)
@@ -170,8 +172,7 @@ def tune(
         if out is None:
             typer.echo(text)
         else:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / f"{advice.workload}.yaml").write_text(text, encoding="utf-8")
+            write_file(out / f"{advice.workload}.yaml", text)
             typer.echo(f"{out / f'{advice.workload}.yaml'}: expected gain {advice.gain:.2f} +- {advice.margin:.2f}")
 
 

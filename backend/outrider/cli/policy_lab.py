@@ -20,6 +20,7 @@ from outrider.errors import ConfigError
 from outrider.policy.decide import PolicySet
 from outrider.policy.evaluate import Record, Replayed, speed_of
 from outrider.policy.limits import WorkloadPolicy
+from outrider.policy.plan import Plan
 from outrider.policy.simulate import Served, constant_truth, serve, simulate, traffic, usual_truth
 
 if TYPE_CHECKING:
@@ -33,12 +34,30 @@ def read_lanes(path: Path | None) -> tuple[LaneAbility, ...]:
     if path is None:
         return (LaneAbility.embedded("embedded"),)
     try:
-        return _LANES.validate_json(path.read_bytes())
+        found = _LANES.validate_json(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
+    if not found:
+        raise ConfigError(f"{path}: expected at least one lane")
+    return found
+
+
+def lane_views(path: Path | None, num_requests: int | None) -> list[LaneView]:
+    """The lanes, each with so many requests, of which those that it cannot run wait; None: of unknown load."""
+    views = []
+    for ability in read_lanes(path):
+        running = min(num_requests or 0, ability.max_running)
+        load = LaneLoad(running, (num_requests or 0) - running, ability.max_running, read_at_s=0.0)
+        views.append(LaneView(ability, None if num_requests is None else load))
+    return views
+
+
+def can_run(lane: LaneAbility, plan: Plan) -> bool:
+    """Whether the lane has the plan's drafter with its k."""
+    return plan.is_off or any(one.drafter == plan.drafter and plan.k in one.ks for one in lane.drafters)
 
 
 def read_records(path: Path) -> list[Record]:
@@ -47,7 +66,7 @@ def read_records(path: Path) -> list[Record]:
         with path.open("rb") as file:
             is_store = file.read(15) == b"SQLite format 3"
         rows = _stored(path) if is_store else map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        records = [Record.from_wire(row) for row in rows]
+        records = [_record(path, number, row) for number, row in enumerate(rows, 1)]
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -55,6 +74,13 @@ def read_records(path: Path) -> list[Record]:
     if not records:
         raise ConfigError(f"{path}: no recorded requests")
     return records
+
+
+def _record(path: Path, number: int, row: dict[str, Any]) -> Record:
+    try:
+        return Record.from_wire(row)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: record {number}: {error.message}") from error
 
 
 def _stored(path: Path) -> Iterator[dict[str, Any]]:
@@ -74,13 +100,23 @@ def run_simulation(
 
 def write_records(path: Path, served: Iterable[Served]) -> None:
     """One JSON object a line, as the gateway's learning store keeps them."""
-    with path.open("w", encoding="utf-8") as file:
-        for one in served:
-            feedback = one.feedback
-            outcome = Outcome(
-                200, None, feedback.stats, num_completion_tokens=feedback.num_tokens, phases={"decode": one.seconds}
-            )
-            file.write(json.dumps(record_of(one.decision, outcome)) + "\n")
+    lines = []
+    for one in served:
+        feedback = one.feedback
+        outcome = Outcome(
+            200, None, feedback.stats, num_completion_tokens=feedback.num_tokens, phases={"decode": one.seconds}
+        )
+        lines.append(json.dumps(record_of(one.decision, outcome)) + "\n")
+    write_file(path, "".join(lines))
+
+
+def write_file(path: Path, text: str) -> None:
+    """With its folder; ConfigError when it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def simulation_table(served: Sequence[Served]) -> Table:

@@ -22,6 +22,7 @@ from outrider.policy.decision import Decision
 from outrider.policy.reload import PolicyFiles
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.dialects import dialect_of
+from outrider.runtimes.lane import Lane
 from outrider.runtimes.pool import Pool
 from outrider.telemetry.metrics import Metrics
 from outrider.telemetry.tracing import Tracing
@@ -48,6 +49,10 @@ class Dispatcher:
         self._pool = pool
         self._client = client
         self.files = files
+        pool.on_ready = self._meets
+        for lane in pool.lanes:
+            if lane.is_ready:
+                self._meets(lane)
         self._router = Router(pool, lambda: self.policies, metrics)
         self._replays = Replays(lambda decision, written: self.policies.replay(decision, written))
         self.store: LearningStore | None = None
@@ -65,6 +70,10 @@ class Dispatcher:
     def policies(self) -> PolicySet:
         """Those in force; another set when the files are read anew."""
         return self.files.current
+
+    def _meets(self, lane: Lane) -> None:
+        if self.policies.meets(lane.name, lane.runs):
+            logger.warning("lane %s now runs %s: learning begins anew", lane.name, lane.runs)
 
     async def wait_until_idle(self) -> None:
         """Return when no request is open."""

@@ -113,5 +113,5 @@ def _same_plan(decision: Decision, ability: LaneAbility) -> Option | None:
         return None
     if decision.plan.is_off:
         return row.plain if row.plain_rate else None
-    entry = row.entry(decision.plan.drafter, decision.plan.k)
+    entry = row.prices.entry(decision.plan.drafter, decision.plan.k)
     return None if entry is None else row.option(entry, decision.plan.k)

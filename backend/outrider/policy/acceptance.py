@@ -114,10 +114,10 @@ class Curve:
         self.tokens = expected_tokens(self.hazards)
         self.errors = tuple([math.sqrt(h * (1 - h) / n) for h, n in zip(self.hazards, self.weights, strict=True)])
 
-    def is_near(self, other: Curve) -> bool:
-        """No decision would differ."""
-        pairs = zip(self.tokens, other.tokens, strict=True)
-        return abs(self.fill - other.fill) < _NEAR and all(abs(a - b) <= _NEAR * a for a, b in pairs)
+    def is_near(self, other: Curve, most: int = MAX_K) -> bool:
+        """No decision would differ whose k is at most this."""
+        pairs = zip(self.tokens[: most + 1], other.tokens, strict=False)
+        return abs(self.fill - other.fill) < _NEAR and all([abs(a - b) <= _NEAR * a for a, b in pairs])
 
     def drawn(self, k: int, random: Random) -> float:
         """Tokens of a round with k drafts, drawn from what is believed, for Thompson sampling.
@@ -125,10 +125,15 @@ class Curve:
         All hazards are off by as many of their standard deviations: depths err together, and one draw is fast.
         """
         off = random.gauss(0.0, 1.0)
-        moved = [h + off * error for h, error in zip(self.hazards, self.errors, strict=True)]
         tokens = survival = 1.0
-        for hazard in (moved + moved[-1:] * (k - DEPTHS))[:k]:
-            survival *= 0.0 if hazard < 0.0 else 1.0 if hazard > 1.0 else hazard
+        hazard = 0.0
+        for mean, error in zip(self.hazards[:k], self.errors, strict=False):
+            hazard = mean + off * error
+            hazard = 0.0 if hazard < 0.0 else 1.0 if hazard > 1.0 else hazard
+            survival *= hazard
+            tokens += survival
+        for _ in range(k - DEPTHS):
+            survival *= hazard
             tokens += survival
         return tokens
 

@@ -5,93 +5,26 @@ Requests of one kind ask the same, so their answers are remembered by lane and l
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from operator import truediv
-from typing import Any
 
 from outrider.core import MAX_K, OFF, DrafterAbility, LaneAbility, LaneView
 from outrider.policy.acceptance import LOOK_UPS, Cell, Curve, length_bucket, steps_at_most, temperature_bucket
 from outrider.policy.eligibility import drafter_refusal, inexact, unserved
 from outrider.policy.features import Features
+from outrider.policy.kind import Kind
 from outrider.policy.learning import Learner
 from outrider.policy.limits import Band, WorkloadPolicy
-from outrider.policy.options import Entry, Menu, Row
+from outrider.policy.options import Entry, Menu, Prices, Row
 from outrider.policy.rounds import RELIEF, TIGHT, context_bucket, occupancy, pressure
 
 #: Kinds of requests, and menus of one kind, that are remembered.
 _MAX_KINDS, _MAX_ROWS = 4096, 1024
-
-
-@dataclass(slots=True)
-class Kind:
-    """Requests that the policy cannot tell apart, and what is known of their drafts."""
-
-    policy: WorkloadPolicy
-    features: Features
-    """Of the first of them."""
-    drafter: str | None
-    """What the request itself fixes."""
-    k: int | None
-    floor: float
-    """Acceptance that a dry run on the prompt has shown, rounded down to a quarter."""
-    cap: float
-    """Largest k at this temperature."""
-    context: int
-    cell: Cell
-    """Of no drafter; each has its own."""
-    place: tuple[Any, ...] = field(init=False)
-    """The cell's last fields, which all drafters share."""
-    held: tuple[object, ...] = field(init=False)
-    """By what it is remembered which plan was taken last."""
-    is_fixed: bool = field(init=False)
-    """The request's own word stands above the workload's limits and needs no gain."""
-    stamp: int = -1
-    curves: dict[tuple[str, bool], tuple[int, Curve]] = field(default_factory=dict)
-    """By drafter and whether it is sampled: the curve, and the stamp of when it was worked out."""
-    latest: list[Row] = field(default_factory=list)
-    """What the lanes could do when it was last asked."""
-    moved: list[str] = field(default_factory=list)
-    """Drafters whose curves have moved, in the order in which they did."""
-    menus: dict[tuple[object, ...], Menu] = field(default_factory=dict)
-    rows: dict[tuple[LaneAbility, int, int, int], Row] = field(default_factory=dict)
-    shut: frozenset[str] = frozenset()
-    """Drafters that do not pay for it."""
-    shut_at: tuple[int, bool] = (0, False)
-    """How many gates had changed, and whether its ledger was overdrawn, when that was found."""
-
-    def __post_init__(self) -> None:
-        cell, features = self.cell, self.features
-        self.place = cell[2:]
-        bounds = (features.priority > 0) - (features.priority < 0), features.tenant is None, (*features.surfaces,)
-        self.held = (self.policy.workload, cell.task, cell.temperature, self.floor, features.has_prediction, *bounds)
-        self.is_fixed = self.drafter is not None or self.k is not None
-
-    @property
-    def fixed(self) -> str:
-        """What the request fixed, in the words of answers."""
-        names = ([self.drafter] if self.drafter else []) + ([f"k {self.k}"] if self.k else [])
-        return " with ".join(names)
-
-    @property
-    def target_rate(self) -> float | None:
-        """Tokens per second that are enough; None means the most."""
-        objective = self.policy.objective
-        if objective is None:
-            return None
-        if objective.tpot_ms is not None:
-            return 1000 / objective.tpot_ms
-        return (self.features.max_tokens or _USUAL_TOKENS) / (objective.deadline_s or 1.0)
-
-    @property
-    def share(self) -> float:
-        """The share of the k that the request's priority leaves it beside other requests."""
-        shares, priority = self.policy.shares, self.features.priority
-        return shares.high if priority > 0 else shares.low if priority < 0 else shares.normal
-
-
-#: Length of an answer whose request names no limit.
-_USUAL_TOKENS = 256
+#: Rows that one decision brings up to date, so that none takes long; the others it takes as they were when they were
+#: last asked, and its answer brings them up to date.
+_MAX_BEHIND = 4
 
 
 class Surveyor:
@@ -100,6 +33,9 @@ class Surveyor:
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
         self._kinds: dict[tuple[object, ...], Kind] = {}
+        self._contexts: list[int] = []
+        """Tokens that drafters were made for, as far as they are bounded, ascending: requests on two sides of one are
+        of different kinds."""
 
     def kind(self, policy: WorkloadPolicy, features: Features, drafter: str | None, k: int | None) -> Kind:
         """The kind of a request."""
@@ -107,10 +43,10 @@ class Surveyor:
         heat = temperature_bucket(features.temperature)
         cap = _cap(policy.temperature, features.temperature)
         tokens, priority = features.num_prompt_tokens, features.priority
-        context, length = context_bucket(tokens), length_bucket(tokens)
+        context, length, reach = context_bucket(tokens), length_bucket(tokens), self._reach(tokens)
         key = (
-            policy.workload, features.task, heat, length, features.tenant, floor, cap, context, (*features.surfaces,),
-            features.has_prediction, priority and (1 if priority > 0 else -1),
+            policy.workload, features.task, heat, length, features.tenant, floor, cap, context, reach,
+            (*features.surfaces,), features.has_prediction, priority and (1 if priority > 0 else -1),
             features.max_tokens if policy.objective is not None else None, drafter, k,
         )  # fmt: skip
         found = self._kinds.get(key)
@@ -118,20 +54,38 @@ class Surveyor:
             if len(self._kinds) >= _MAX_KINDS:
                 self._kinds.clear()
             cell = Cell(OFF, False, heat, features.task, length, features.tenant)
-            found = self._kinds[key] = Kind(policy, features, drafter, k, floor, cap, context, cell)
+            found = self._kinds[key] = Kind(policy, features, drafter, k, floor, cap, context, reach, cell)
         if found.stamp != self._learner.acceptance.stamp(found.place):
             self._refresh(found)
         return found
+
+    def _reach(self, num_tokens: int) -> int | None:
+        place = bisect_left(self._contexts, num_tokens)
+        return self._contexts[place] if place < len(self._contexts) else None
+
+    def _note(self, ability: LaneAbility) -> None:
+        """Of a lane that is new: kinds that its drafters' contexts cut in two are made anew."""
+        for drafter in ability.drafters:
+            if drafter.max_context is not None and drafter.max_context not in self._contexts:
+                insort(self._contexts, drafter.max_context)
+                self._kinds.clear()
 
     def follow(self, kind: Kind) -> None:
         """Work out what was learnt for this kind, so that its next request need not wait for that."""
         while kind.stamp != self._learner.acceptance.stamp(kind.place):
             self._refresh(kind)
-        kind.latest = [self._followed(kind, row) for row in kind.latest]
+        epoch = self._epoch(kind)
+        kind.latest = [row if row.epoch == epoch else self._followed(kind, row, epoch) for row in kind.latest]
 
-    def _followed(self, kind: Kind, row: Row) -> Row:
-        if row.source.now is not row.factors or row.version != len(kind.moved):
-            row = kind.rows[row.key] = self._renewed(kind, row, row.num_tokens)
+    def _epoch(self, kind: Kind) -> int:
+        """Grows with every change that some row of this kind may have to follow."""
+        return len(kind.moved) + self._learner.rounds.num_changes
+
+    def _followed(self, kind: Kind, row: Row, epoch: int) -> Row:
+        prices = self._priced(kind, row.lane, row.prices.menu.key)
+        if prices is not row.prices:
+            row = kind.rows[row.key] = row.at(prices)
+        row.epoch = epoch
         return row
 
     def _refresh(self, kind: Kind) -> None:
@@ -141,7 +95,7 @@ class Surveyor:
         for key, (stamp, curve) in kind.curves.items():
             if stamp != acceptance.stamp((key[0], *kind.place)):
                 del kind.curves[key]
-                if self.curve(kind, key[0], is_sampled=key[1]).is_near(curve):
+                if self.curve(kind, key[0], is_sampled=key[1]).is_near(curve, kind.most):
                     kind.curves[key] = (kind.curves[key][0], curve)
                 else:
                     kind.moved.append(key[0])
@@ -150,14 +104,13 @@ class Surveyor:
 
     def rows(self, kind: Kind, features: Features, lanes: Sequence[LaneView], now_s: float) -> list[Row]:
         """What each lane can do for a request of this kind, in the order of the lanes."""
-        remembered, version, num_tokens = kind.rows, len(kind.moved), features.num_prompt_tokens
-        if len(remembered) >= _MAX_ROWS or version >= _MAX_ROWS:
-            remembered.clear()
-            kind.menus.clear()
-            kind.moved.clear()
-            version = 0
-        oldest_s = now_s - kind.policy.load_max_age_s
+        remembered = kind.rows
+        if len(remembered) >= _MAX_ROWS or len(kind.moved) >= _MAX_ROWS:
+            for kept in (remembered, kind.menus, kind.prices, kind.moved):
+                kept.clear()
+        epoch, oldest_s = self._epoch(kind), now_s - kind.policy.load_max_age_s
         kind.latest = rows = []
+        num_behind = 0
         for view in lanes:
             ability, load = view.ability, view.load
             if load is None or load.read_at_s < oldest_s:
@@ -168,36 +121,36 @@ class Surveyor:
                 key = (ability, load.num_running + load.num_waiting, load.max_running, tight)
             row = remembered.get(key)
             if row is None:
-                row = remembered[key] = self._row(kind, key, num_tokens)
-            elif (
-                row.source.now is not row.factors
-                or row.version != version
-                or (row.is_bounded and row.num_tokens != num_tokens)
-            ):
-                row = remembered[key] = self._renewed(kind, row, num_tokens)
+                row = remembered[key] = self._row(kind, features, key)
+                row.epoch = epoch
+            elif row.epoch != epoch and num_behind < _MAX_BEHIND:
+                num_behind += 1
+                row = self._followed(kind, row, epoch)
             rows.append(row)
         return rows
 
-    def _renewed(self, kind: Kind, row: Row, num_tokens: int) -> Row:
-        """With all that is known now."""
-        menu = self._current(kind, row.menu.key)
-        source = self._learner.rounds.factors(row.lane, menu.batch)
-        return Row(row.key, row.seen, menu, source, row.unserved, row.inexact, num_tokens)
-
-    def _row(self, kind: Kind, remembered_by: tuple[LaneAbility, int, int, int], num_tokens: int) -> Row:
+    def _row(self, kind: Kind, features: Features, remembered_by: tuple[LaneAbility, int, int, int]) -> Row:
         ability, seen = remembered_by[0], occupancy(*remembered_by)
         others = seen.num_others
         cap = min(kind.cap, _cap(kind.policy.load, others))
         caps = (cap, RELIEF[seen.pressure] * (kind.share if others else 1.0))
         batch = seen.batch
         key = (id(ability.drafters), id(ability.cost), batch, *caps)
-        if key in kind.menus:
-            menu = self._current(kind, key)
-        else:
-            menu = kind.menus[key] = self._menu(kind, ability, key, (batch, caps))
-        source, surfaces = self._learner.rounds.factors(ability, batch), kind.features.surfaces
+        if key not in kind.menus:
+            self._note(ability)
+            kind.menus[key] = self._menu(kind, features, ability, key, (batch, caps))
+        surfaces = features.surfaces
         lacks = (unserved(ability, surfaces), inexact(ability, surfaces)) if surfaces else ((), ())
-        return Row(remembered_by, seen, menu, source, *lacks, num_tokens)
+        return Row(remembered_by, seen, self._priced(kind, ability, key), *lacks)
+
+    def _priced(self, kind: Kind, ability: LaneAbility, key: tuple[object, ...]) -> Prices:
+        """With all that is known now."""
+        found = kind.prices.get((ability, key))
+        if found is None or found.version != len(kind.moved) or found.source.now is not found.factors:
+            menu = self._current(kind, key)
+            factors = self._learner.rounds.factors(ability, menu.batch)
+            found = kind.prices[ability, key] = Prices(menu, factors, ability.has_plain)
+        return found
 
     def _current(self, kind: Kind, key: tuple[object, ...]) -> Menu:
         """A menu with what moved since it was made."""
@@ -209,20 +162,25 @@ class Surveyor:
             old = by_drafter.get(drafter)
             if old is not None:
                 by_drafter[drafter] = self._entry(kind, menu.like, old.place, (menu.batch, old.ks))
-        kind.menus[key] = menu = menu._replace(
-            entries=tuple(by_drafter.values()), by_drafter=by_drafter, version=len(kind.moved)
+        kind.menus[key] = menu = replace(
+            menu, entries=tuple(by_drafter.values()), by_drafter=by_drafter, version=len(kind.moved)
         )
         return menu
 
     def _menu(
-        self, kind: Kind, ability: LaneAbility, key: tuple[object, ...], scene: tuple[int, tuple[float, float]]
+        self,
+        kind: Kind,
+        features: Features,
+        ability: LaneAbility,
+        key: tuple[object, ...],
+        scene: tuple[int, tuple[float, float]],
     ) -> Menu:
         batch, caps = scene
         plain_rate = 1 / self._learner.rounds.plain_s(ability, batch, kind.context)
         entries: list[Entry] = []
         refused: list[tuple[str, str, str]] = []
         for index, drafter in enumerate(ability.drafters):
-            refusal = drafter_refusal(drafter, kind.features)
+            refusal = drafter_refusal(drafter, features)
             bounds = _fixed_bounds(kind, drafter) if kind.is_fixed else _bounds(kind, drafter.drafter, caps)
             if bounds is None:
                 refusal = "not-allowed", ""
@@ -233,11 +191,8 @@ class Surveyor:
                     continue
                 refusal = "no-k", f"{bounds[0]} and {bounds[1]}"
             refused.append((drafter.drafter, *refusal))
-        is_bounded = any(entry.drafter.max_context is not None for entry in entries)
         by_drafter = {entry.drafter.drafter: entry for entry in entries}
-        return Menu(
-            plain_rate, tuple(entries), tuple(refused), ability, by_drafter, is_bounded, batch, key, len(kind.moved)
-        )
+        return Menu(plain_rate, tuple(entries), tuple(refused), ability, by_drafter, batch, key, len(kind.moved))
 
     def _entry(self, kind: Kind, ability: LaneAbility, index: int, scene: tuple[int, tuple[int, ...]]) -> Entry:
         """The best of these k of one drafter; `scene` is the batch and them."""

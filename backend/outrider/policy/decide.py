@@ -8,9 +8,10 @@ from functools import cache
 
 from outrider.core import TASKS, Hints, LaneView
 from outrider.errors import InvalidRequest
-from outrider.policy.choose import Kind, Surveyor
+from outrider.policy.choose import Surveyor
 from outrider.policy.decision import Decision, refusal_shown, refusals_shown
 from outrider.policy.features import Features
+from outrider.policy.kind import Kind
 from outrider.policy.learning import Feedback, Learner
 from outrider.policy.limits import Match, WorkloadPolicy
 from outrider.policy.lookup import Written
@@ -101,6 +102,17 @@ class PolicySet:
         except InvalidRequest as error:
             return _refusing(error)
 
+    def meets(self, lane: str, runs: str) -> bool:
+        """A lane is ready, with this model and build; True when it had another, so that learning begins anew."""
+        before = self.learner.lanes.setdefault(lane, runs)
+        if before == runs:
+            return False
+        self.learner.forget()
+        self.learner.lanes[lane] = runs
+        self._surveyor = Surveyor(self.learner)
+        self._settler = Settler(self.learner, self._surveyor)
+        return True
+
     def learn(self, decision: Decision, feedback: Feedback) -> None:
         """Take in how a decided request went."""
         self.learner.learn(decision, feedback)
@@ -138,8 +150,11 @@ class PolicySet:
             raise InvalidRequest(_unserved(kind, hints, rows), param="outrider")
         option, rule = settled
         plan = _plan(option.drafter, option.k)
+        shut = _NONE if rule == "no-plain" else kind.shut
         unfit = () if fit is rows else [row for row in rows if row.num_missing > fit[0].num_missing]
-        return Decision(plan, policy.workload, rule, features, option, kind, fit, unfit, lanes, self.learner.rounds)
+        return Decision(
+            plan, policy.workload, rule, features, option, kind, fit, unfit, lanes, self.learner.rounds, shut
+        )
 
 
 def _is_fixed(hints: Hints) -> bool:
@@ -191,6 +206,7 @@ def _matches(match: Match, features: Features, origin: Origin | None) -> bool:
 
 
 _NOWHERE = Origin()
+_NONE: frozenset[str] = frozenset()
 
 
 def _refusing(error: InvalidRequest) -> str:
@@ -199,4 +215,4 @@ def _refusing(error: InvalidRequest) -> str:
 
 def _unserved(kind: Kind, hints: Hints, rows: Sequence[Row]) -> str:
     what = "no lane can run without speculation" if hints.is_off else f"no lane can run {kind.fixed}"
-    return "; ".join([what, *refusals_shown([refusal for row in rows for refusal in row.refused])])
+    return "; ".join([what, *refusals_shown([refusal for row in rows for refusal in row.shown(_NONE)[1]])])

@@ -9,9 +9,9 @@ from typing import Any
 
 from outrider.core import MAX_K, LaneLoad, LaneView
 from outrider.policy.acceptance import Cell, steps_at_most
-from outrider.policy.choose import Kind
 from outrider.policy.eligibility import NOT_PAYING, REASONS, inexact
 from outrider.policy.features import Features
+from outrider.policy.kind import Kind
 from outrider.policy.nearest import distance
 from outrider.policy.options import Option, Refusal, Row
 from outrider.policy.plan import Plan
@@ -57,6 +57,8 @@ class Decision:
     lanes: Sequence[LaneView]
     """As they were given."""
     rounds: Rounds
+    shut: frozenset[str]
+    """Drafters that did not pay when this was decided."""
     role: str = ""
     """Beside which workload this was decided; empty when by itself."""
     trial: str | None = None
@@ -113,14 +115,14 @@ class Decision:
     def refused(self) -> tuple[Refusal, ...]:
         """Lanes and drafters that were left out."""
         lanes = [row.refusal for row in self.unfit]
-        found = (*lanes, *chain.from_iterable([row.refused for row in self.rows]))
+        found = (*lanes, *chain.from_iterable([row.shown(self.shut)[1] for row in self.rows]))
         # Now and then what does not pay is tried all the same.
         return tuple([one for one in found if one.code != NOT_PAYING or one.drafter != self.plan.drafter])
 
     @property
     def possible(self) -> tuple[Option, ...]:
         """All plans that were compared."""
-        return tuple(chain.from_iterable([row.possible for row in self.rows]))
+        return tuple(chain.from_iterable([row.shown(self.shut)[0] for row in self.rows]))
 
     def _inexact_fields(self) -> str:
         surfaces = self.features.surfaces

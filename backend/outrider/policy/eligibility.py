@@ -38,4 +38,6 @@ def drafter_refusal(ability: DrafterAbility, features: Features) -> tuple[str, s
         return "no-prediction", ""
     if ability.is_shared and features.tenant is not None:
         return "shared-store", ""
+    if ability.max_context is not None and features.num_prompt_tokens > ability.max_context:
+        return "context", str(ability.max_context)
     return None

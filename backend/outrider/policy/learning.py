@@ -17,7 +17,7 @@ from outrider.policy.plan import Plan
 from outrider.policy.rounds import Rounds
 
 #: Layout of the state.
-VERSION = 4
+VERSION = 5
 #: Speculation may make a workload at most this much slower than plain decoding, tries included.
 MAX_SLOWDOWN = 0.05
 #: Of that, what tries may use up.
@@ -151,9 +151,11 @@ class Learner:
 
     acceptance: Acceptance = field(default_factory=Acceptance)
     rounds: Rounds = field(default_factory=Rounds)
-    gates: dict[tuple[str, str, str, int], Gate] = field(default_factory=dict)
-    """By workload, drafter, task and temperature."""
+    gates: dict[tuple[str, str, str, int, int], Gate] = field(default_factory=dict)
+    """By workload, drafter, task, temperature, and the k of tries of a larger one, 0 for the drafter as a whole."""
     ledgers: dict[str, Ledger] = field(default_factory=dict)
+    lanes: dict[str, str] = field(default_factory=dict)
+    """The model and build that each lane had."""
     random: Random = field(default_factory=lambda: Random(0))
     num_changes: int = field(init=False)
     """Grows with every gate that is closed or opened, or proves to pay or no longer to; above 0 once one may be."""
@@ -161,9 +163,9 @@ class Learner:
     def __post_init__(self) -> None:
         self.num_changes = len(self.gates)
 
-    def gate(self, workload: str, drafter: str, cell: Cell) -> Gate:
+    def gate(self, workload: str, drafter: str, cell: Cell, k: int = 0) -> Gate:
         """`cell` gives task and temperature."""
-        key = (workload, drafter, cell.task, cell.temperature)
+        key = (workload, drafter, cell.task, cell.temperature, k)
         found = self.gates.get(key)
         if found is None:
             found = self.gates[key] = Gate()
@@ -175,6 +177,11 @@ class Learner:
         if found is None:
             found = self.ledgers[workload] = Ledger()
         return found
+
+    def forget(self) -> None:
+        """All but what lanes run: it was learnt on other models or builds."""
+        self.acceptance, self.rounds, self.gates, self.ledgers = Acceptance(), Rounds(), {}, {}
+        self.num_changes += 1
 
     def learn(self, decided: Decided, feedback: Feedback) -> None:
         """Take in how one request went. What it fixed by itself does not tell whether the workload's choices pay."""
@@ -228,6 +235,7 @@ class Learner:
             "rounds": self.rounds.to_state(),
             "gates": [[*name, *astuple(gate)] for name, gate in self.gates.items()],
             "ledgers": {name: list(astuple(ledger)) for name, ledger in self.ledgers.items()},
+            "lanes": self.lanes,
         }
 
     @classmethod
@@ -239,8 +247,9 @@ class Learner:
             Acceptance.from_state(state["acceptance"]),
             Rounds.from_state(state["rounds"]),
             {
-                (workload, drafter, task, bucket): Gate(*values)
-                for workload, drafter, task, bucket, *values in state["gates"]
+                (workload, drafter, task, bucket, k): Gate(*values)
+                for workload, drafter, task, bucket, k, *values in state["gates"]
             },
             {name: Ledger(*values) for name, values in state["ledgers"].items()},
+            dict(state["lanes"]),
         )

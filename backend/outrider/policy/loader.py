@@ -232,8 +232,10 @@ def _read(path: Path, env: Mapping[str, str]) -> tuple[WorkloadPolicy | None, _D
 
 def _compose(path: Path, document: _Document) -> yaml.Node | None:
     """The root node; None after reporting why there is none."""
+    text = ""
     try:
-        node: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = path.read_text(encoding="utf-8")
+        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except OSError as error:
         document.report((), f"cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:
@@ -245,7 +247,10 @@ def _compose(path: Path, document: _Document) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         document.report((), f"expected text, found the character {error.character!r} at offset {error.position}")
     except yaml.MarkedYAMLError as error:
-        document.report((), f"not valid YAML: {error.problem}", error.problem_mark)
+        mark = error.problem_mark
+        is_unquoted = mark is not None and any("${env." in line for line in text.splitlines()[mark.line :][:1])
+        hint = "; ${env.NAME} inside braces or brackets needs quotes" if is_unquoted else ""
+        document.report((), f"not valid YAML: {error.problem}{hint}", mark)
     else:
         if node is None:
             document.report((), "expected a mapping, found an empty file")

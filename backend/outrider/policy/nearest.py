@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outrider.policy.choose import Kind
+from outrider.policy.kind import Kind
 from outrider.policy.options import Option, Row
 
 #: Drafters that copy from text that is there; the others ask a model or a head.

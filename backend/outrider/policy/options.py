@@ -39,7 +39,8 @@ class Refusal(NamedTuple):
     detail: str = ""
 
 
-class Entry(NamedTuple):
+@dataclass(slots=True)
+class Entry:
     """The best k of one drafter, before the lane's corrections; `rates` are tokens per second by k."""
 
     place: int
@@ -52,7 +53,8 @@ class Entry(NamedTuple):
     rates: tuple[float, ...]
 
 
-class Menu(NamedTuple):
+@dataclass(slots=True)
+class Menu:
     """What lanes of one make can do at one load for one kind of request."""
 
     plain_rate: float
@@ -62,8 +64,6 @@ class Menu(NamedTuple):
     like: LaneAbility
     """A lane of this make; keeps alive what the menu is remembered by."""
     by_drafter: Mapping[str, Entry]
-    is_bounded: bool
-    """Some drafter was made for a bounded context."""
     batch: int
     key: tuple[object, ...]
     """What it is remembered by."""
@@ -80,27 +80,87 @@ _NONE: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
+class Prices:
+    """What one lane is expected to do in batches of one size, as long as nothing is learnt that changes it."""
+
+    menu: Menu
+    source: Factors
+    """What rates are multiplied by, as it follows what is learnt."""
+    has_plain: bool
+    factors: tuple[float, ...] = field(init=False)
+    """The source's when this was made."""
+    version: int = field(init=False)
+    """The menu's."""
+    plain_rate: float = field(init=False)
+    """Tokens per second of plain decoding; 0 when the lane has none."""
+    rates: dict[str, float] = field(init=False)
+    """Of each drafter with its best k, in the menu's order."""
+    shut: frozenset[str] = _NONE
+    """Drafters that were not to be used when `fastest` was last asked for."""
+    fastest: Entry | None = field(init=False)
+    """Of all others, or nearly so."""
+    fastest_rate: float = field(init=False)
+    """Its tokens per second; 0 without one."""
+    _rate_of: dict[tuple[str, int | None], float] = field(default_factory=dict)
+    """By plan, once it was asked for."""
+
+    def __post_init__(self) -> None:
+        menu = self.menu
+        self.version = menu.version
+        self.factors = factors = self.source.now
+        self.plain_rate = menu.plain_rate * factors[0] if self.has_plain else 0.0
+        self.rates = {name: entry.rate * factors[entry.place + 1] for name, entry in menu.by_drafter.items()}
+        self._rank()
+
+    def rank(self, shut: frozenset[str]) -> None:
+        """Let `fastest` be of those that are not `shut`."""
+        if shut != self.shut:
+            self.shut = shut
+            self._rank()
+        self.shut = shut
+
+    def entry(self, drafter: str, k: int | None = None) -> Entry | None:
+        """Of a drafter that may be used, and with this k."""
+        entry = self.menu.by_drafter.get(drafter)
+        return entry if entry is not None and (k is None or k in entry.ks) else None
+
+    def rate(self, entry: Entry, k: int) -> float:
+        """Tokens per second."""
+        return entry.rates[k] * self.factors[entry.place + 1]
+
+    def rate_of(self, plan: tuple[str, int | None]) -> float:
+        """Tokens per second of a drafter with a k or its best; 0 where it may not be used."""
+        found = self._rate_of.get(plan)
+        if found is None:
+            entry, k = self.entry(*plan), plan[1]
+            found = self._rate_of[plan] = 0.0 if entry is None else self.rate(entry, entry.k if k is None else k)
+        return found
+
+    def _rank(self) -> None:
+        self.fastest, self.fastest_rate = None, 0.0
+        rates, shut = self.rates, self.shut
+        if shut:
+            rates = {name: rate for name, rate in rates.items() if name not in shut}
+        enough = max(rates.values(), default=0.0) * EQUAL
+        for name, rate in rates.items() if enough else ():
+            if rate >= enough:
+                self.fastest, self.fastest_rate = self.menu.by_drafter[name], rate
+                return
+
+
+@dataclass(slots=True)
 class Row:
     """One lane at its load."""
 
     key: tuple[LaneAbility, int, int, int]
     """What it is remembered by: the lane, requests on it (-1: unknown), its running limit, its cache's pressure."""
     seen: Occupancy
-    menu: Menu
-    source: Factors
-    """What rates are multiplied by, as it follows what is learnt."""
+    prices: Prices
     unserved: tuple[Surface, ...]
     """What of the request the lane does not serve at all."""
     inexact: tuple[Surface, ...]
     """What of the request the lane does not honour exactly."""
-    num_tokens: int
-    """Of the prompt."""
     lane: LaneAbility = field(init=False)
-    factors: tuple[float, ...] = field(init=False)
-    """The source's when this was made."""
-    version: int = field(init=False)
-    is_bounded: bool = field(init=False)
-    """The menu's."""
     num_others: int = field(init=False)
     """Other requests on the lane."""
     share: float = field(init=False)
@@ -109,33 +169,31 @@ class Row:
     """Surfaces that are not honoured; `UNSERVED` when some are not served."""
     plain_rate: float = field(init=False)
     """Tokens per second of plain decoding; 0 when the lane has none."""
-    rates: list[float] = field(init=False)
-    """Of each entry, before what waiting leaves of it; 0 where the prompt is too long for the drafter."""
-    shut: frozenset[str] = _NONE
-    """Drafters that were not to be used when `fastest` was last asked for."""
+    shut: frozenset[str] | None = None
+    """Drafters that were not to be used when it was last ranked."""
     fastest: Entry | None = field(init=False)
     """Of all others, or nearly so."""
     fastest_rate: float = field(init=False)
     """Its tokens per second; 0 without one."""
-    _best: Option | None = None
+    epoch: int = -1
+    """As of which change of what is learnt it was found to be up to date."""
     _plain: Option | None = None
-    """The fastest, and plain decoding, once they were asked for."""
-    _possible: tuple[Option, ...] | None = field(init=False, default=None)
-    _refused: tuple[Refusal, ...] | None = field(init=False, default=None)
+    _best: Option | None = None
+    """Plain decoding and the fastest, once they were asked for."""
+    _shown: tuple[frozenset[str], tuple[Option, ...], tuple[Refusal, ...]] | None = None
+    """What was possible and what was refused, with the drafters that were shut, once it was asked for."""
 
     def __post_init__(self) -> None:
         running, waiting = self.seen[:2]
-        self.lane, self.factors = self.key[0], self.source.now
-        self.version, self.is_bounded = self.menu.version, self.menu.is_bounded
+        self.lane = lane = self.key[0]
         self.num_others = running + waiting - 1
-        self.share = self.lane.max_running / (self.lane.max_running + waiting)
-        self.plain_rate = self.menu.plain_rate * self.factors[0] * self.share if self.lane.has_plain else 0.0
+        self.share = share = lane.max_running / (lane.max_running + waiting)
+        self.plain_rate = self.prices.plain_rate * share
         self.num_missing = UNSERVED if self.unserved else len(self.inexact)
-        entries, factors = self.menu.entries, self.factors
-        self.rates = [entry.rate * factors[entry.place + 1] for entry in entries]
-        if self.is_bounded:
-            self.rates = [rate * self._reaches(entry) for entry, rate in zip(entries, self.rates, strict=True)]
-        self._rank(_NONE)
+
+    def at(self, prices: Prices) -> Row:
+        """The same with what is known now; this one stays as it was decided by."""
+        return Row(self.key, self.seen, prices, self.unserved, self.inexact)
 
     @property
     def plain(self) -> Option:
@@ -144,66 +202,30 @@ class Row:
             self._plain = Option(self.plain_rate, -self.num_others, self.lane, OFF, 0, self.seen)
         return self._plain
 
+    def rank(self, shut: frozenset[str]) -> None:
+        """Let `fastest` be of those that are not `shut`."""
+        prices = self.prices
+        prices.rank(shut)
+        self.shut, self._best, self.fastest = shut, None, prices.fastest
+        self.fastest_rate = prices.fastest_rate * self.share
+
     @property
     def best(self) -> Option | None:
-        """The fastest."""
+        """The fastest of those that were not shut when it was last ranked."""
         if self._best is None and self.fastest is not None:
             self._best = self.option(self.fastest)
         return self._best
 
     def usable(self, shut: Collection[str] = ()) -> Sequence[Entry]:
-        """Without `shut` drafters, and without those that were made for less context than this prompt's."""
-        entries = self.menu.entries
-        if not (shut or self.menu.is_bounded):
-            return entries
-        return [entry for entry in entries if entry.drafter.drafter not in shut and self._reaches(entry)]
-
-    def _reaches(self, entry: Entry) -> bool:
-        limit = entry.drafter.max_context
-        return limit is None or self.num_tokens <= limit
-
-    def rank(self, shut: frozenset[str]) -> None:
-        """Let `fastest` be of those that are not `shut`."""
-        if shut is not self.shut and shut != self.shut:
-            self._rank(shut)
-            self._possible = self._refused = None
-        self.shut = shut
-
-    def _rank(self, shut: frozenset[str]) -> None:
-        self._best, self.fastest, self.fastest_rate = None, None, 0.0
-        entries, rates = self.menu.entries, self.rates
-        if shut:
-            rates = [rate * (entry.drafter.drafter not in shut) for entry, rate in zip(entries, rates, strict=True)]
-        enough = max(rates, default=0.0) * EQUAL
-        for entry, rate in zip(entries, rates, strict=True) if enough else ():
-            if rate >= enough:
-                self.fastest, self.fastest_rate = entry, rate * self.share
-                return
-
-    def entry(self, drafter: str, k: int | None = None) -> Entry | None:
-        """Of a drafter that may be used, and with this k."""
-        menu = self.menu
-        entry = menu.by_drafter.get(drafter)
-        if entry is None or (menu.is_bounded and not self._reaches(entry)):
-            return None
-        return entry if k is None or k in entry.ks else None
-
-    def rate_of(self, drafter: str, k: int | None = None) -> float:
-        """Tokens per second of a drafter with this k or its best; 0 where it may not be used."""
-        entry = self.menu.by_drafter.get(drafter)
-        if entry is None or (k is not None and k not in entry.ks) or (self.is_bounded and not self._reaches(entry)):
-            return 0.0
-        return entry.rates[entry.k if k is None else k] * self.factors[entry.place + 1] * self.share
-
-    def rate(self, entry: Entry, k: int) -> float:
-        """Tokens per second."""
-        return entry.rates[k] * self.factors[entry.place + 1] * self.share
+        """Without `shut` drafters."""
+        entries = self.prices.menu.entries
+        return [entry for entry in entries if entry.drafter.drafter not in shut] if shut else entries
 
     def option(self, entry: Entry, k: int | None = None) -> Option:
         """An entry, with its own or another k."""
         k = entry.k if k is None else k
         drafter = entry.drafter
-        rate = self.rate(entry, k)
+        rate = self.prices.rate(entry, k) * self.share
         return Option(rate, -self.num_others, self.lane, drafter.drafter, k, self.seen, drafter.is_sampled)
 
     @property
@@ -213,29 +235,15 @@ class Row:
             return Refusal(self.lane.name, None, "not-served", ", ".join(self.unserved))
         return Refusal(self.lane.name, None, "not-exact", ", ".join(self.inexact))
 
-    @property
-    def possible(self) -> tuple[Option, ...]:
-        """Plain decoding, and every drafter that was not shut with its best k."""
-        if self._possible is None:
+    def shown(self, shut: frozenset[str]) -> tuple[tuple[Option, ...], tuple[Refusal, ...]]:
+        """Plain decoding and every drafter that is not `shut` with its best k, and drafters that were left out.
+
+        Rows are shared, so who decided says what was shut then.
+        """
+        if self._shown is None or self._shown[0] is not shut:
             plain = (self.plain,) if self.plain_rate else ()
-            self._possible = (*plain, *map(self.option, self.usable(self.shut)))
-        return self._possible
-
-    @property
-    def refused(self) -> tuple[Refusal, ...]:
-        """Drafters of it that were left out."""
-        if self._refused is None:
-            self._refused = self._found_refused()
-        return self._refused
-
-    def _found_refused(self) -> tuple[Refusal, ...]:
-        long = [(entry.drafter, entry.drafter.max_context) for entry in self.menu.entries]
-        beyond = [
-            (drafter.drafter, "context", str(limit))
-            for drafter, limit in long
-            if limit is not None and self.num_tokens > limit
-        ]
-        shut = [
-            (entry.drafter.drafter, NOT_PAYING, "") for entry in self.usable() if entry.drafter.drafter in self.shut
-        ]
-        return tuple(Refusal(self.lane.name, *refusal) for refusal in (*self.menu.refused, *beyond, *shut))
+            possible = (*plain, *map(self.option, self.usable(shut)))
+            closed = [(name, NOT_PAYING, "") for name in self.prices.menu.by_drafter if name in shut]
+            refused = (*self.prices.menu.refused, *closed)
+            self._shown = shut, possible, tuple([Refusal(self.lane.name, *one) for one in refused])
+        return self._shown[1:]

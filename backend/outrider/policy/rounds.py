@@ -122,6 +122,8 @@ class Rounds:
         self._factors: dict[tuple[LaneAbility, int], Factors] = {}
         self._factors_of: dict[str, list[Factors]] = defaultdict(list)
         """The same by the lane's name."""
+        self.num_changes = 0
+        """Grows whenever some of them change."""
 
     def forwards(self, ability: LaneAbility, num_running: int, context: int) -> tuple[float, ...]:
         """Entry k: seconds of a round in which each running request has k + 1 rows, or as many as there are always;
@@ -202,6 +204,7 @@ class Rounds:
         """Who keeps some is to ask again."""
         for factors in self._factors.values():
             factors.now = ()
+        self.num_changes += 1
         self._factors.clear()
         self._factors_of.clear()
 
@@ -227,6 +230,7 @@ class Rounds:
             now = self._factors_now(factors.lane, factors.size)
             if any(abs(a - b) > _NEAR * b for a, b in zip(now, factors.now, strict=True)):
                 factors.now = now
+                self.num_changes += 1
 
     def to_state(self) -> dict[str, Any]:
         """Plain data of the corrections; costs themselves come from the lanes."""

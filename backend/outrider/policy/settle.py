@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from dataclasses import replace
 from typing import NamedTuple
 
-from outrider.policy.choose import Kind, Surveyor
+from outrider.policy.choose import Surveyor
+from outrider.policy.incumbent import Incumbent
+from outrider.policy.kind import Kind
 from outrider.policy.learning import Gate, Learner, Ledger
 from outrider.policy.nearest import distance, nearest
-from outrider.policy.options import EQUAL, Entry, Option, Row
+from outrider.policy.options import EQUAL, Option, Row
 
 #: Speculation must be expected to gain this much over plain decoding: below it, it is noise.
 MIN_GAIN = 1.03
-#: Another plan must be this much better than the one that was taken last, for so many decisions in a row, and the one
-#: taken last must have been held for so many. Fewer drafts are taken at once when they are that much better, since
-#: load is shed first by shortening drafts.
-_SWITCH_GAIN, _STREAK, _DWELL = 1.05, 3, 8
-#: Or only this much better, for so many decisions in a row: no plan is kept for ever that is a little behind.
-_SLIGHT_GAIN, _PATIENCE = 1.01, 16
 #: Of the best plan's speed, what a try of a larger k must be expected to keep.
 _LITTLE = 0.9
 #: Kinds of requests whose plans are remembered.
 _MAX_HELD = 4096
-#: Batches of less than this times each other share what was taken last.
-_FAR = 4
 
 
 class Settled(NamedTuple):
@@ -33,45 +26,6 @@ class Settled(NamedTuple):
 
     option: Option
     rule: str
-
-
-@dataclass(slots=True)
-class Incumbent:
-    """The plan that was taken last for one kind of request at one load."""
-
-    drafter: str
-    k: int
-    batch: int
-    """Where it was first taken: another plan may be best where batches are far from that."""
-    num_held: int = 0
-    num_beaten: int = 0
-    num_behind: int = 0
-    """Decisions in a row in which another plan was slightly better, or more than that."""
-
-    def is_near(self, batch: int) -> bool:
-        """What it has shown says something of this batch."""
-        return batch < _FAR * self.batch and self.batch < _FAR * batch
-
-    def settle(self, best: Option, held: Option | None) -> Option:
-        """The best plan, or the held one while it is not beaten clearly and for long enough."""
-        self.num_held += 1
-        if held is None:
-            # Not possible at this load or any more: what a request itself bounds is remembered apart. What sheds load
-            # is followed at once, and grows again only after a streak, or it would come and go with every request.
-            if best.k < self.k:
-                return self._switch(best)
-            self.num_beaten += 1
-            return self._switch(best) if self.num_beaten >= _STREAK else best
-        is_other = best.drafter != held.drafter or best.k != held.k
-        self.num_behind = self.num_behind + 1 if is_other and best.rate >= held.rate * _SLIGHT_GAIN else 0
-        is_beaten = is_other and best.rate >= held.rate * _SWITCH_GAIN
-        self.num_beaten = self.num_beaten + 1 if is_beaten else 0
-        is_clear = is_beaten and (best.k < self.k or (self.num_beaten >= _STREAK and self.num_held >= _DWELL))
-        return self._switch(best) if is_clear or self.num_behind >= _PATIENCE else held
-
-    def _switch(self, best: Option) -> Option:
-        self.drafter, self.k, self.num_held, self.num_beaten, self.num_behind = best.drafter, best.k, 0, 0, 0
-        return best
 
 
 class Settler:
@@ -83,8 +37,6 @@ class Settler:
         self._incumbents: dict[tuple[object, ...], list[Incumbent]] = {}
         """Of one kind at loads far from each other, the last asked first: load around a bound between two stays with
         that one."""
-        self._longer: dict[tuple[object, ...], Gate] = {}
-        """Of tries of a larger k, by what they are tried for, drafter and that k: when the next is due."""
 
     def settle(self, kind: Kind, rows: Sequence[Row], *, is_run: bool = True) -> Settled | None:
         """None when no lane decodes plainly and no drafter is allowed.
@@ -121,9 +73,11 @@ class Settler:
         if state != kind.shut_at:
             kind.shut_at, is_overdrawn = state, ledger.is_overdrawn
             gates = [(drafter, self._gate(kind, drafter)) for drafter in kind.policy.drafters]
-            kind.shut = frozenset(
+            shut = frozenset(
                 [name for name, gate in gates if gate.is_closed or (is_overdrawn and not gate.is_proven)]
             )
+            if shut != kind.shut:
+                kind.shut = shut
         return kind.shut
 
     def _gate(self, kind: Kind, drafter: str) -> Gate:
@@ -136,10 +90,7 @@ class Settler:
         plain, best = known
         if not best.seen.is_known:
             return best
-        # A lane that is away says nothing of what to take when it is back.
-        key = (*kind.held, frozenset([id(row.lane.drafters) for row in rows]))
-        batch = best.seen.batch
-        found = self._incumbents.get(key, [])
+        found, batch = self._incumbents_of(kind, rows), best.seen.batch
         for place, incumbent in enumerate(found):
             if incumbent.is_near(batch):
                 if place and is_run:
@@ -147,9 +98,7 @@ class Settler:
                 break
         else:
             if is_run:
-                if len(self._incumbents) >= _MAX_HELD:
-                    self._incumbents.clear()
-                self._incumbents[key] = [Incumbent(best.drafter, best.k, batch), *found]
+                found.insert(0, Incumbent(best.drafter, best.k, batch))
             return best
         if not is_run:
             incumbent = replace(incumbent)
@@ -158,6 +107,16 @@ class Settler:
         if not incumbent.k:
             return incumbent.settle(best, plain)
         return incumbent.settle(best, _held_option(rows, incumbent, shut))
+
+    def _incumbents_of(self, kind: Kind, rows: Sequence[Row]) -> list[Incumbent]:
+        """A lane that is away says nothing of what to take when it is back."""
+        lanes = [row.lane for row in rows]
+        if lanes != kind.lanes:
+            if len(self._incumbents) >= _MAX_HELD:
+                self._incumbents.clear()
+            key = (*kind.held, frozenset([id(lane.drafters) for lane in lanes]))
+            kind.lanes, kind.incumbents = lanes, self._incumbents.setdefault(key, [])
+        return kind.incumbents
 
     def _try(self, kind: Kind, rows: Sequence[Row], known: tuple[Option, Option], ledger: Ledger) -> Settled | None:
         """Now and then plain instead of speculation, or a drafter that is not the best known; within the limits."""
@@ -178,7 +137,7 @@ class Settler:
         taken = max(rates, key=rates.__getitem__, default=None)
         if taken is None:
             option = _longer(rows, best)
-            gate = None if option is None else self._longer_gate(kind, option)
+            gate = None if option is None else self._longer_gate(kind, option, best)
         else:
             option, gate = _option_of(rows, taken), self._gate(kind, taken)
         if option is None or gate is None or gate.due > ledger.num_decided:
@@ -186,10 +145,12 @@ class Settler:
         gate.tried(ledger.num_decided)
         return Settled(option, "explore")
 
-    def _longer_gate(self, kind: Kind, option: Option) -> Gate:
-        """One that pays becomes the best plan, and the next larger k has a gate of its own."""
-        key = (kind.policy.workload, kind.cell.task, kind.cell.temperature, option.drafter, option.k)
-        return self._longer.setdefault(key, Gate())
+    def _longer_gate(self, kind: Kind, option: Option, best: Option) -> Gate:
+        """One that pays becomes the best plan, and the next larger k has a gate of its own; when it is no longer the
+        best, its tries start afresh."""
+        workload, cell = kind.policy.workload, kind.cell
+        self.learner.gates.pop((workload, best.drafter, cell.task, cell.temperature, best.k), None)
+        return self.learner.gate(workload, option.drafter, cell, option.k)
 
     def _due(self, kind: Kind, best: Option, ledger: Ledger) -> list[str]:
         num, others = ledger.num_decided, [name for name in kind.policy.drafters if name != best.drafter]
@@ -197,18 +158,14 @@ class Settler:
 
     def _drawn_rates(self, kind: Kind, rows: Sequence[Row], drafters: Collection[str]) -> dict[str, float]:
         """Thompson sampling: each drafter's best rate with hazards drawn from what is believed of them."""
-        rate_of: dict[str, float] = {}
-        entry_of: dict[str, Entry] = {}
-        for row in rows if drafters else ():
-            share = row.share
-            for entry, rate in zip(row.menu.entries, row.rates, strict=True):
-                name = entry.drafter.drafter
-                if name in drafters and rate * share > rate_of.get(name, 0.0):
-                    rate_of[name], entry_of[name] = rate * share, entry
         random, rates = self.learner.random, {}
-        for name, entry in entry_of.items():
-            curve = self.surveyor.curve(kind, name, is_sampled=entry.drafter.is_sampled)
-            rates[name] = rate_of[name] * curve.drawn(entry.k, random) / curve.tokens[entry.k]
+        for name in drafters:
+            all_rates = [row.prices.rates.get(name, 0.0) * row.share for row in rows]
+            rate = max(all_rates)
+            if rate:
+                entry = rows[all_rates.index(rate)].prices.menu.by_drafter[name]
+                curve = self.surveyor.curve(kind, name, is_sampled=entry.drafter.is_sampled)
+                rates[name] = rate * curve.drawn(entry.k, random) / curve.tokens[entry.k]
         return rates
 
 
@@ -248,8 +205,9 @@ def _held_option(rows: Sequence[Row], held: Incumbent, shut: Collection[str]) ->
 
 def _option_of(rows: Sequence[Row], drafter: str, k: int | None = None) -> Option | None:
     """A drafter where it does best, with one k or each lane's best."""
-    row = _pick(rows, [row.rate_of(drafter, k) for row in rows])
-    entry = None if row is None else row.entry(drafter, k)
+    plan = drafter, k
+    row = _pick(rows, [row.prices.rate_of(plan) * row.share for row in rows])
+    entry = None if row is None else row.prices.entry(drafter, k)
     return None if row is None or entry is None else row.option(entry, k)
 
 
@@ -257,7 +215,7 @@ def _longer(rows: Sequence[Row], best: Option) -> Option | None:
     """The best plan with the next larger k, where little is lost by it: what drafts beyond those that run are worth
     is but a guess."""
     row = next(row for row in rows if row.lane is best.lane)
-    entry = row.entry(best.drafter)
+    entry = row.prices.entry(best.drafter)
     k = None if entry is None else next((k for k in entry.ks if k > best.k), None)
     option = None if entry is None or k is None else row.option(entry, k)
     return option if option is not None and option.rate >= best.rate * _LITTLE else None
@@ -268,11 +226,11 @@ def _pick(rows: Sequence[Row], rates: list[float]) -> Row | None:
     least = max(rates, default=0.0) * EQUAL
     if not least:
         return None
-    near = [row for row, rate in zip(rows, rates, strict=True) if rate >= least]
-    return near[0] if len(near) == 1 else min(near, key=_NUM_OTHERS)
-
-
-_NUM_OTHERS = attrgetter("num_others")
+    picked: Row | None = None
+    for row, rate in zip(rows, rates, strict=True):
+        if rate >= least and (picked is None or row.num_others < picked.num_others):
+            picked = row
+    return picked
 
 
 def _enough(kind: Kind, rows: Sequence[Row], plain: Option, shut: Collection[str]) -> Option | None:

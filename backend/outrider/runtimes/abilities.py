@@ -63,6 +63,8 @@ class Abilities:
     cost: CostTable | None = None
     """Rounds as the lane itself measured them."""
     routes: frozenset[str] = OPENAI_ROUTES
+    model: str | None = None
+    """What its weights were read from."""
 
     def without_plans(self) -> Abilities:
         """On a route that carries no plan: what the lane does by itself, which is to draft all that it was set to."""
@@ -82,6 +84,7 @@ class Abilities:
             "context_length": self.context_length,
             "max_running": self.max_running,
             "version": self.version,
+            "model": self.model,
             "routes": sorted(self.routes),
         }
 
@@ -110,6 +113,7 @@ def read_abilities(info: Mapping[str, Any]) -> Abilities:
         context_length=_count(info, "context_length") or _count(info, "max_req_input_len"),
         max_running=_max_running(states) or _count(info, "max_running_requests"),
         version=_text(info, "version"),
+        model=_text(info, "model_path"),
         device=_text(info, "device"),
         served=_served(info),
         routes=SGLANG_ROUTES,
@@ -142,6 +146,7 @@ def _embedded(info: Mapping[str, Any], own: Mapping[str, Any]) -> Abilities:
         context_length=_count(info, "context_length"),
         max_running=_count(info, "max_running_requests"),
         version=_text(info, "version"),
+        model=_text(info, "model_path"),
         served=SURFACES - (_NOT_OURS - exact),
         is_embedded=True,
         cost=_cost(own.get("cost")),

@@ -79,6 +79,12 @@ class Lane:
         load = self.load()
         return load is None or not (load.num_waiting or load.num_running >= load.max_running > 0)
 
+    @property
+    def runs(self) -> str:
+        """Its model and build, as of when it was last ready."""
+        model = self.abilities.model or ", ".join(card.id for card in self.models)
+        return f"{model} on {self.abilities.version or 'an unknown build'}"
+
     def serves(self, model: str) -> bool:
         """Whether it has a model of that name."""
         return any(card.id == model for card in self.models)

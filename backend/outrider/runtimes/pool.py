@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from outrider.errors import InvalidRequest, LaneUnavailable, ModelNotFound, RouteNotFound
@@ -16,6 +17,8 @@ class Pool:
         """Lanes of the names in `drained`, those that come later too, take no requests before an operator says so."""
         self.lanes: tuple[Lane, ...] = ()
         self._drained = set(drained)
+        self.on_ready: Callable[[Lane], None] | None = None
+        """Called with a lane that has just become ready, at first or again."""
         for lane in lanes:
             self.add(lane)
 
@@ -87,10 +90,15 @@ class Pool:
         """A lane more, drained if it was when it was last here."""
         lane.is_draining = lane.name in self._drained
         self.lanes = (*self.lanes, lane)
+        lane.on_change.add(partial(self._changed, lane))
 
     def remove(self, lane: Lane) -> None:
         """Requests that it runs go on; new ones go elsewhere."""
         self.lanes = tuple(other for other in self.lanes if other is not lane)
+
+    def _changed(self, lane: Lane) -> None:
+        if self.on_ready is not None and lane.is_ready and lane in self.lanes:
+            self.on_ready(lane)
 
     def describe(self) -> list[dict[str, Any]]:
         """Every lane as `/outrider/lanes` shows it."""

@@ -83,7 +83,8 @@ class _Queue:
         slices = [self.slices[i] for i in counted]
         num_tokens, seconds = sum(one.num_tokens for one in slices), sum(one.seconds for one in slices)
         num_left_out = len(self.slices) - len(slices)
-        return Traffic(self._setting, self._turn, num_tokens, seconds, tuple(self._started), num_left_out)
+        counts = num_tokens, seconds, tuple(self._started), num_left_out
+        return Traffic(self._setting, self._turn, *counts, tuple(self.slices))
 
     def _step(self) -> None:
         """A step of the engine with as many requests as the cell has, and what it brought."""

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 #: Of the policy's speed over the best fixed setting of each cell, over the best one for all, and over off anywhere.
 EACH, SINGLE, PLAIN = 0.97, 1.15, 0.97
-#: Time that drafts which are never accepted may take, learning that included.
-USELESS = 1.05
+#: Time that drafts which are never accepted may take, learning that included; and the requests without which the
+#: first, of which nobody can know it, are most of the figure.
+USELESS, _ENOUGH_USELESS = 1.05, 24
 #: Cells that a missed aim names.
 _NUM_NAMED = 3
 
@@ -59,7 +60,6 @@ def mix_aims(regret: Regret, num_missing: int = 0) -> list[Aim]:
         single = str(regret.best(cells))
     off = {cell: ratio for cell in cells if (ratio := regret.ratio([cell], regret.off)) is not None}
     worst = min(off, key=lambda cell: off[cell], default=None)
-    is_useless = regret.hopeless and not regret.num_accepted()
     each = at_least("policy / best setting of each cell", regret.ratio(cells, regret.each_best), EACH)
     one = at_least("policy / best single setting", regret.ratio(cells, regret.single_best), SINGLE, single)
     plain = at_least("policy / off, worst cell", min(off.values(), default=None), PLAIN, str(worst or ""))
@@ -67,11 +67,26 @@ def mix_aims(regret: Regret, num_missing: int = 0) -> list[Aim]:
         _explained(regret, each),
         _explained(regret, one, _headroom(regret)),
         _explained(regret, plain),
-        at_most("time with useless drafts / off", regret.slowdown() if is_useless else None, USELESS),
+        _useless(regret),
         _same("greedy", compared(regret.traffic, is_greedy=True)),
         _same("sampled", compared(regret.traffic, is_greedy=False)),
     ]
     return [_undecided(aim, num_missing) if aim.is_met and num_missing else aim for aim in found]
+
+
+def _useless(regret: Regret) -> Aim:
+    """Undecided where the interval holds the bound, or too few requests were asked for."""
+    found = None if regret.num_accepted() else regret.slowdown()
+    aim = at_most("processor time with useless drafts / off", None if found is None else found[0], USELESS)
+    if found is None:
+        return aim
+    (ratio, margin), num = found, regret.num_useless()
+    aim = replace(aim, by=f"+- {margin:.3f} (95 %), {num} requests")
+    if num < _ENOUGH_USELESS:
+        return replace(aim, is_met=None, why=f"fewer than {_ENOUGH_USELESS} requests: it is still being learnt")
+    if abs(ratio - USELESS) <= margin:
+        return replace(aim, is_met=None, why="the interval holds the bound")
+    return aim
 
 
 def _undecided(aim: Aim, num_missing: int) -> Aim:

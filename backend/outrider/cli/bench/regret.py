@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from statistics import median, stdev
 
 from outrider.cli.bench.mix import Cell
 from outrider.cli.bench.samples import SETTING_OFF, Setting
@@ -99,10 +100,28 @@ class Regret:
         each_s = sum(min(token_s(cell, setting) for setting in self.fixed) for cell in self.cells)
         return sum(token_s(cell, single) for cell in self.cells) / each_s
 
-    def slowdown(self) -> float | None:
-        """Time with useless drafters over time without any, of all rounds together: learning is part of it."""
-        pairs = [found for cell in self.hopeless for found in self._token_s[cell].values()]
-        return sum(one[POLICY] for one in pairs) / sum(one[SETTING_OFF] for one in pairs) if pairs else None
+    def slowdown(self) -> tuple[float, float] | None:
+        """Processor time with useless drafters over that without any, of all their slices together, since learning is
+        part of it; and half the width of its 95 % interval, by the delta method for a ratio of sums.
+
+        Processor time, as slices that waited for the processor cannot be left out: the first, in which drafts are not
+        known to be useless, may be among them.
+        """
+        cpu_s: dict[Setting, list[float]] = {SETTING_OFF: [], POLICY: []}
+        for one in self.traffic:
+            if one.turn.cell in self.hopeless and one.turn.round in self._token_s[one.turn.cell]:
+                cpu_s[one.setting] += [part.cpu_s for part in one.slices]
+        plain, ours = cpu_s[SETTING_OFF], cpu_s[POLICY]
+        if len(plain) < 2:
+            return None
+        ratio = sum(ours) / sum(plain)
+        errors = [a - ratio * b for a, b in zip(ours, plain, strict=True)]
+        return ratio, 1.96 * stdev(errors) * math.sqrt(len(errors)) / sum(plain)
+
+    def num_useless(self) -> int:
+        """Requests of the policy that useless drafters were offered for."""
+        found = [one for one in self.traffic if one.turn.cell.is_hopeless and one.setting == POLICY]
+        return sum(len(one.requests) for one in found)
 
     def num_accepted(self) -> int:
         """Drafts that were accepted where none should be."""

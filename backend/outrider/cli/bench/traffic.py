@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 USUAL_SHARE = 0.9
 
 
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A part of it."""
+
+    num_tokens: int
+    seconds: float
+    cpu_s: float
+    """Processor time of all threads: where it is short of the seconds, something else had the processor."""
+
+
 @dataclass(slots=True)
 class Request:
     """One request, and what became of it so far."""
@@ -76,6 +86,8 @@ class Traffic:
     """In the order in which they started; the last ones were cut off."""
     num_left_out: int = 0
     """Slices that count for no setting, since something else had the processor in one of them."""
+    slices: tuple[Slice, ...] = ()
+    """All of them, in order; each is as many tokens for every setting."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -96,16 +108,6 @@ class Traffic:
             "slices left out": self.num_left_out,
             "requests": [request.as_dict() for request in self.requests],
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A part of it."""
-
-    num_tokens: int
-    seconds: float
-    cpu_s: float
-    """Processor time of all threads: where it is short of the seconds, something else had the processor."""
 
 
 def undisturbed(by_setting: Sequence[Sequence[Slice]]) -> list[int]:
