@@ -118,7 +118,7 @@ class Report(BaseModel):
     """The policy's inputs, with `verbose`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SpecStats:
     """Speculation counts of one finished request that was speculated.
 
@@ -148,7 +148,7 @@ class SpecStats:
         return 1 + self.num_accepted / self.num_verify_steps
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LaneLoad:
     """What a lane said about its load, and when. A lane that said nothing has no LaneLoad: unknown is not idle."""
 
@@ -231,7 +231,7 @@ class LaneAbility:
         return cls(name, tuple(found), max_running=max_running, cost=cost or SMALL_CPU)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LaneView:
     """A lane as a decision sees it: what it can do, and how busy it is."""
 

@@ -19,7 +19,7 @@ _FOLLOW_UP_MAX_CHARS = 200
 _PRIORITIES: Mapping[Priority, int] = {"interactive": 1, "default": 0, "bulk": -1}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Features:
     """One request as the policy sees it."""
 
