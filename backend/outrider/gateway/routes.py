@@ -16,7 +16,7 @@ from outrider.errors import BodyTooLarge, LaneUnavailable, RateLimited, RequestT
 from outrider.gateway.access import KEY
 from outrider.gateway.attach import plan_headers
 from outrider.gateway.background import Background
-from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID, json_response
+from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID, Whole, json_response
 from outrider.gateway.calls import Arrival, read_call
 from outrider.gateway.jobs import Desk, Job
 from outrider.gateway.openapi import document
@@ -198,4 +198,4 @@ async def _attempt(request: web.Request, job: Job, run: Run) -> web.StreamRespon
     finally:
         if run.hedged:  # perhaps on another lane now
             request[ALWAYS_HEADERS] = plan_headers(run) | limits
-    return web.Response(body=body, headers={"Content-Type": "application/json", **headers})
+    return Whole(body, {"Content-Type": "application/json", **headers})

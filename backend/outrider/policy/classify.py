@@ -106,7 +106,7 @@ _CREATIVE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _View:
     """What the rules look at: `prose` is the lower-case head and tail without fenced code, `words` its word set."""
 
