@@ -183,3 +183,23 @@ async def test_a_header_with_a_line_end_is_not_written():
         with pytest.raises(aiohttp.ServerDisconnectedError):
             await http.get(f"http://{host}:{port}/")
     await runner.cleanup()
+
+
+async def test_a_fault_behind_a_whole_answer_sends_no_second_one():
+    """The client has its answer, and then the connection ends."""
+
+    async def faulty(request: web.Request) -> web.StreamResponse:
+        Whole(b"{}", {}).send(request)
+        raise RuntimeError("behind the answer")
+
+    app = web.Application(middlewares=[boundary(Metrics())])
+    app.router.add_get("/", faulty)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    reader, writer = await asyncio.open_connection(*runner.addresses[0])
+    writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    answer = await reader.read()
+    assert answer.count(b"HTTP/1.1 ") == 1 and answer.endswith(b"\r\n\r\n{}")
+    writer.close()
+    await runner.cleanup()

@@ -14,6 +14,7 @@ from secrets import token_hex
 
 import orjson
 from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import SERVER_SOFTWARE
 from aiohttp.typedefs import Middleware
 
@@ -70,15 +71,19 @@ class Whole(web.StreamResponse):
         super().__init__()
         self._told = body, headers
         self._is_kept = False
+        self._writer: AbstractStreamWriter | None = None
 
     @property
     def keep_alive(self) -> bool:
         """Whether the connection is, after it."""
         return self._is_kept
 
-    async def prepare(self, request: web.BaseRequest) -> None:
-        """All of it. ConnectionError when the client has left."""
-        (body, headers), self._is_kept = self._told, request.keep_alive
+    def send(self, request: web.BaseRequest) -> None:
+        """All of it at once, without waiting, unless the client has left: what is still to do need not delay it."""
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            return
+        (body, headers), self._is_kept, self._writer = self._told, request.keep_alive, request.writer
         told = {
             **headers, "Content-Length": str(len(body)), "Date": _date(int(time.time())), "Server": SERVER_SOFTWARE,
             "x-request-id": request[REQUEST_ID], **request.get(ALWAYS_HEADERS, {}),
@@ -89,10 +94,22 @@ class Whole(web.StreamResponse):
         if head.count("\n") != len(told) - 1 or head.count("\r") != len(told) - 1:
             raise ValueError("a header holds a line end")
         line = f"HTTP/{request.version.major}.{request.version.minor} 200 OK\r\n"
-        await request.writer.write_eof(f"{line}{head}\r\n\r\n".encode("utf-8", "surrogateescape") + body)
+        data = f"{line}{head}\r\n\r\n".encode("utf-8", "surrogateescape") + body
+        request[_HEAD_SENT] = True
+        self._writer.output_size += len(data)  # so that the library knows, too, that no second status can be sent
+        transport.write(data)
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Has been sent already, or is now. ConnectionResetError when the client has left."""
+        if self._writer is None:
+            self.send(request)
+        if self._writer is None:
+            raise ConnectionResetError("the client has left")
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Nothing more comes."""
+        """Nothing more comes; a client that reads slowly is waited for."""
+        if self._writer is not None:
+            await self._writer.drain()
 
 
 @lru_cache(maxsize=1)

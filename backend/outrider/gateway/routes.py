@@ -80,14 +80,11 @@ class Routes:
             job = await self._desk.job(call)
             if job.is_background:
                 return await self._runs.create(request, job)
-            return await self._relay(request, job)
+            async with self._dispatcher.run(job.call) as run:
+                return await answered(run, lambda: _attempt(request, job, run))
         except RateLimited:
             request[ALWAYS_HEADERS] = {} if call.key is None else call.key.headers()
             raise
-
-    async def _relay(self, request: web.Request, job: Job) -> web.StreamResponse:
-        async with self._dispatcher.run(job.call) as run:
-            return await answered(run, lambda: _attempt(request, job, run))
 
     async def _read_call(self, request: web.Request) -> Call:
         arrival = Arrival(request.path, request.headers, request[REQUEST_ID], request.get(KEY), time.monotonic())
@@ -198,4 +195,6 @@ async def _attempt(request: web.Request, job: Job, run: Run) -> web.StreamRespon
     finally:
         if run.hedged:  # perhaps on another lane now
             request[ALWAYS_HEADERS] = plan_headers(run) | limits
-    return Whole(body, {"Content-Type": "application/json", **headers})
+    whole = Whole(body, {"Content-Type": "application/json", **headers})
+    whole.send(request)
+    return whole
