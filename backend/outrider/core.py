@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from itertools import count
+from operator import mul
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -135,7 +137,7 @@ class SpecStats:
     def __post_init__(self) -> None:
         if sum(self.histogram) != self.num_verify_steps:
             raise ValueError(f"histogram {self.histogram} does not sum to {self.num_verify_steps} verify steps")
-        if sum([i * n for i, n in enumerate(self.histogram)]) != self.num_accepted:
+        if sum(map(mul, self.histogram, count())) != self.num_accepted:
             raise ValueError(f"histogram {self.histogram} does not weigh {self.num_accepted} accepted drafts")
         if self.by_draft is not None and sum(self.by_draft) != self.num_accepted:
             raise ValueError(f"{self.by_draft} does not sum to {self.num_accepted} accepted drafts")

@@ -28,6 +28,8 @@ from outrider.runtimes.pool import Pool
 from outrider.telemetry.merge import merged
 from outrider.telemetry.metrics import CONTENT_TYPE
 
+_JSON = "application/json"
+
 
 class Routes:
     """Handlers over the parts that the composition root made."""
@@ -88,9 +90,9 @@ class Routes:
 
     async def _read_call(self, request: web.Request) -> Call:
         arrival = Arrival(request.path, request.headers, request[REQUEST_ID], request.get(KEY), time.monotonic())
-        if request.content_type != "application/json":
+        if request.headers.get("Content-Type") != _JSON and request.content_type != _JSON:
             given = request.headers.get("Content-Type", "none")
-            raise UnsupportedMediaType(f"the content type must be application/json, not {given}")
+            raise UnsupportedMediaType(f"the content type must be {_JSON}, not {given}")
         raw = await self._read_body(request)
         return read_call(arrival, raw, self._limits)
 
@@ -195,6 +197,6 @@ async def _attempt(request: web.Request, job: Job, run: Run) -> web.StreamRespon
     finally:
         if run.hedged:  # perhaps on another lane now
             request[ALWAYS_HEADERS] = plan_headers(run) | limits
-    whole = Whole(body, {"Content-Type": "application/json", **headers})
+    whole = Whole(body, {"Content-Type": _JSON, **headers})
     whole.send(request)
     return whole

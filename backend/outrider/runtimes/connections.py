@@ -137,7 +137,10 @@ class Connection(asyncio.Protocol):
 
     async def read_all(self) -> bytes:
         """The whole body. ConnectionError."""
-        parts = []
+        data = await self.read()
+        if self.is_complete and not self._parts:
+            return data
+        parts = [data]
         while data := await self.read():
             parts.append(data)
         return b"".join(parts)
