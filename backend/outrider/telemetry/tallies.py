@@ -15,7 +15,7 @@ class Tally:
 
     def __init__(self, name: str, what: str, labels: Sequence[str] = (), *, registry: CollectorRegistry) -> None:
         self._named = name, what
-        self._labels = labels
+        self._labelnames = labels
         self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
         registry.register(self)
 
@@ -25,7 +25,7 @@ class Tally:
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """For the registry."""
-        family = CounterMetricFamily(*self._named, labels=self._labels)
+        family = CounterMetricFamily(*self._named, labels=self._labelnames)
         for labels, value in self._values.items():
             family.add_metric(labels, value)
         yield family
@@ -44,7 +44,7 @@ class Spread:
         registry: CollectorRegistry,
     ) -> None:
         self._named = name, what
-        self._labels = labels
+        self._labelnames = labels
         self._bounds = (*bounds, float("inf"))
         self._seen: dict[tuple[str, ...], list[float]] = {} if labels else {(): self._nothing()}
         registry.register(self)
@@ -63,7 +63,7 @@ class Spread:
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """For the registry."""
-        family = HistogramMetricFamily(*self._named, labels=self._labels)
+        family = HistogramMetricFamily(*self._named, labels=self._labelnames)
         names = [*map(str, self._bounds[:-1]), "+Inf"]
         for labels, (*counts, total) in self._seen.items():
             family.add_metric(labels, list(zip(names, accumulate(counts), strict=True)), total)
