@@ -103,6 +103,16 @@ class Decision:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Readable sentences: workload, load, the plan, what else was possible, what was not."""
+        if len(self.rows) > 1 or self.unfit or self.trial is not None:
+            return self._told()
+        # The same lane at the same load is told of in the same words until something new is known of it.
+        told, features = self.rows[0].told, self.features
+        key = (self.rule, self.plan, self.role, features.is_task_given, *features.surfaces.values())
+        if key not in told:
+            told[key] = self._told()
+        return told[key]
+
+    def _told(self) -> tuple[str, ...]:
         if self.rule == "request" and self.plan.is_off:
             return ("the request turned speculation off",)
         texts = (self._why(), self._load_reason(), *self._plan_reasons(), *_shown(self.refused))

@@ -120,6 +120,8 @@ class Row:
     _best: Option | None = None
     _plain: Option | None = None
     """The fastest, and plain decoding, once they were asked for."""
+    told: dict[object, tuple[str, ...]] = field(init=False, default_factory=dict, compare=False)
+    """Reasons of decisions for this lane alone, in words, by what decided."""
     _possible: tuple[Option, ...] | None = field(init=False, default=None)
     _refused: tuple[Refusal, ...] | None = field(init=False, default=None)
 
@@ -167,6 +169,7 @@ class Row:
         if shut is not self.shut and shut != self.shut:
             self._rank(shut)
             self._possible = self._refused = None
+            self.told.clear()
         self.shut = shut
 
     def _rank(self, shut: frozenset[str]) -> None:
