@@ -1,6 +1,7 @@
 """What crosses layers: the vocabulary, a request's hints, a lane's load, and the report that goes into answers.
 
 Wire objects are pydantic (the gateway writes them, the SDK reads them); everything inside is a dataclass.
+One that is made for every request is not frozen, which would take several times as long; nothing changes it.
 """
 
 from __future__ import annotations
