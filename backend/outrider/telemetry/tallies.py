@@ -30,6 +30,8 @@ class Tally:
             family.add_metric(labels, value)
         yield family
 
+    describe = collect  # by which the registry knows its names
+
 
 class Spread:
     """A histogram, as Prometheus' library shows it; without labels it is there from the beginning."""
@@ -68,3 +70,5 @@ class Spread:
         for labels, (*counts, total) in self._seen.items():
             family.add_metric(labels, list(zip(names, accumulate(counts), strict=True)), total)
         yield family
+
+    describe = collect  # by which the registry knows its names
