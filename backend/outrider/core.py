@@ -1,6 +1,7 @@
 """What crosses layers: the vocabulary, a request's hints, a lane's load, and the report that goes into answers.
 
 Wire objects are pydantic (the gateway writes them, the SDK reads them); everything inside is a dataclass.
+One that is made for every request is not frozen, which would take several times as long; nothing changes it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from itertools import count
+from operator import mul
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -118,7 +121,7 @@ class Report(BaseModel):
     """The policy's inputs, with `verbose`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SpecStats:
     """Speculation counts of one finished request that was speculated.
 
@@ -135,7 +138,7 @@ class SpecStats:
     def __post_init__(self) -> None:
         if sum(self.histogram) != self.num_verify_steps:
             raise ValueError(f"histogram {self.histogram} does not sum to {self.num_verify_steps} verify steps")
-        if sum([i * n for i, n in enumerate(self.histogram)]) != self.num_accepted:
+        if sum(map(mul, self.histogram, count())) != self.num_accepted:
             raise ValueError(f"histogram {self.histogram} does not weigh {self.num_accepted} accepted drafts")
         if self.by_draft is not None and sum(self.by_draft) != self.num_accepted:
             raise ValueError(f"{self.by_draft} does not sum to {self.num_accepted} accepted drafts")
@@ -148,7 +151,7 @@ class SpecStats:
         return 1 + self.num_accepted / self.num_verify_steps
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LaneLoad:
     """What a lane said about its load, and when. A lane that said nothing has no LaneLoad: unknown is not idle."""
 
@@ -231,7 +234,7 @@ class LaneAbility:
         return cls(name, tuple(found), max_running=max_running, cost=cost or SMALL_CPU)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LaneView:
     """A lane as a decision sees it: what it can do, and how busy it is."""
 

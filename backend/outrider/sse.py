@@ -22,7 +22,7 @@ class SSEError(ValueError):
     """The bytes are not a complete stream of events: one is over the limit, or the last one is cut off."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
     """One block of the stream, up to and including the blank line that ends it."""
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 
@@ -8,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from gateway.world import CHAT, world
-from outrider.gateway.boundary import add_headers, boundary
+from outrider.gateway.boundary import ALWAYS_HEADERS, Whole, add_headers, boundary
 from outrider.telemetry.metrics import Metrics
 
 
@@ -123,3 +124,82 @@ async def test_requests_are_counted_by_route_and_status():
         assert await w.metric('outrider_requests_total{route="/health",status="200"}') == 1
         assert await w.metric('outrider_requests_total{route="unmatched",status="404"}') == 2
         assert await w.metric('outrider_requests_total{route="/v1/models/{id}",status="404"}') == 1
+
+
+@pytest.mark.parametrize(
+    "version, asked",
+    [("1.1", ""), ("1.1", "Connection: close\r\n"), ("1.0", ""), ("1.0", "Connection: keep-alive\r\n")],
+)
+async def test_a_whole_answer_is_as_the_library_writes_it(version, asked):
+    """The same head, but for its order, the same body, and the connection kept or closed alike."""
+    body, headers = b'{"\xc3\xbc": 1}', {"Content-Type": "application/json", "x-outrider-lane": "a"}
+
+    async def whole(request: web.Request) -> web.StreamResponse:
+        request[ALWAYS_HEADERS] = {"x-outrider-k": "3"}
+        return Whole(body, headers)
+
+    async def library(request: web.Request) -> web.StreamResponse:
+        request[ALWAYS_HEADERS] = {"x-outrider-k": "3"}
+        return web.Response(body=body, headers=headers)
+
+    app = web.Application(middlewares=[boundary(Metrics())])
+    app.on_response_prepare.append(add_headers)
+    app.router.add_get("/whole", whole)
+    app.router.add_get("/library", library)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+
+    async def answer(path: str) -> tuple[str, set[str], bytes]:
+        reader, writer = await asyncio.open_connection(*runner.addresses[0])
+        asking = f"GET {path} HTTP/{version}\r\nHost: a\r\nx-request-id: same\r\n{asked}\r\n"
+        writer.write(asking.encode())
+        status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+        told = {line for line in lines if not line.startswith("Date: ")}
+        assert len(lines) == len(told) + 1
+        given = await reader.readexactly(len(body))
+        if "Connection: close" in told or (version == "1.0" and not asked):
+            assert await reader.read() == b""
+        writer.close()
+        return status, told, given
+
+    assert await answer("/whole") == await answer("/library")
+    await runner.cleanup()
+
+
+async def test_a_header_with_a_line_end_is_not_written():
+    """It would begin another header: the connection ends instead."""
+
+    async def split(_request: web.Request) -> web.StreamResponse:
+        return Whole(b"{}", {"x-a": "b\r\nx-c: d"})
+
+    app = web.Application(middlewares=[boundary(Metrics())])
+    app.router.add_get("/", split)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    async with aiohttp.ClientSession() as http:
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await http.get(f"http://{host}:{port}/")
+    await runner.cleanup()
+
+
+async def test_a_fault_behind_a_whole_answer_sends_no_second_one():
+    """The client has its answer, and then the connection ends."""
+
+    async def faulty(request: web.Request) -> web.StreamResponse:
+        Whole(b"{}", {}).send(request)
+        raise RuntimeError("behind the answer")
+
+    app = web.Application(middlewares=[boundary(Metrics())])
+    app.router.add_get("/", faulty)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    reader, writer = await asyncio.open_connection(*runner.addresses[0])
+    writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    answer = await reader.read()
+    assert answer.count(b"HTTP/1.1 ") == 1 and answer.endswith(b"\r\n\r\n{}")
+    writer.close()
+    await runner.cleanup()

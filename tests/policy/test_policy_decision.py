@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from policy_world import EMBEDDED, decide, features, lane, only, toy_cost, view, workload
 
-from outrider.core import LaneAbility
+from outrider.core import SURFACES, LaneAbility
 from outrider.policy.decide import PolicySet
 from outrider.policy.decision import RULES
 from outrider.policy.learning import Gate
@@ -78,3 +80,20 @@ def test_why_a_workload_was_asked_is_what_it_matches_on() -> None:
     ]
     for one, reason in found:
         assert decide(policies, one).reasons[0] == reason
+
+
+def test_reasons_of_requests_of_one_kind_are_each_ones_own() -> None:
+    """Though what is alike is worked out once: the field that asks, who named the task, what was learnt between."""
+    policies = only(exploration=QUIET)
+    ability = LaneAbility("one", EMBEDDED.drafters, cost=EMBEDDED.cost, exact=SURFACES - {"penalties"})
+    asked = features("quote", surfaces=["penalties"])
+    for name in ("frequency_penalty", "presence_penalty") * 2:
+        for is_given, source in ((True, "given by the request"), (False, "guessed")):
+            one = replace(asked, surfaces={"penalties": name}, is_task_given=is_given)
+            reasons = decide(policies, one, view(ability)).reasons
+            assert source in reasons[0] and reasons[-1].startswith(f"no lane honours {name} exactly")
+    before = decide(policies, asked, view(ability))
+    policies.learner.gates["only", "ngram", "quote", 0] = Gate(utility=0.5, num=20)
+    policies.learner.num_changes += 1
+    after = decide(policies, asked, view(ability))
+    assert before.plan.k and any(reason.startswith("not ngram on one: it has not paid") for reason in after.reasons)

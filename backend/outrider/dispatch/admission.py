@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from outrider.config import AdmissionSection
 from outrider.core import PRIORITIES, Priority
@@ -17,8 +17,7 @@ _RETRY_AFTER_S = 1.0
 _Place = asyncio.Future[bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """Who asks for a place."""
 
     priority: Priority = "default"

@@ -11,7 +11,7 @@ from outrider.dispatch.admission import ANYBODY, Claim
 from outrider.dispatch.keys import Key
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One generation request whose known fields have been checked."""
 

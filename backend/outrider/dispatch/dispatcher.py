@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from outrider.core import Outcome
@@ -25,7 +26,7 @@ from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.pool import Pool
 from outrider.telemetry.metrics import Metrics
-from outrider.telemetry.tracing import Tracing
+from outrider.telemetry.tracing import Trace, Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -79,51 +80,13 @@ class Dispatcher:
         """Return when no request is open."""
         await self._idle.wait()
 
-    @asynccontextmanager
-    async def run(self, call: Call) -> AsyncIterator[Run]:
+    def run(self, call: Call) -> AbstractAsyncContextManager[Run]:
         """Hold everything that `call` needs while the block relays; frees all of it on every exit.
 
         Raises ModelNotFound, RouteNotFound, RateLimited, QueueFull, QueueTimeout, DeadlineExceeded, LaneUnavailable
         before anything is sent to a lane.
         """
-        # What no branch below replaces is a fault of ours.
-        outcome = Outcome(status=500, error_code="internal_error", tenant=call.claim.tenant)
-        run: Run | None = None
-        trace = None
-        if self.tracing is not None:
-            trace = self.tracing.begin(call.path, call.headers, call.arrived_at_s)
-            call = replace(call, headers=trace.headers)
-        self.num_open += 1
-        self._idle.clear()
-        try:
-            model = self._pool.card(call.model).id
-            with _Charged(call, outcome):
-                asked_s = time.monotonic()
-                async with self._admission.slot(call.claim):
-                    now_s = time.monotonic()
-                    outcome.phases["admit"], outcome.queued_s = now_s - call.arrived_at_s, now_s - asked_s
-                    run = self._start(call, model, outcome)
-                    try:
-                        yield run
-                    finally:
-                        run.lane.leave()
-        except APIError as error:
-            outcome.status, outcome.error_code = error.status, error.code
-            raise
-        except (asyncio.CancelledError, ConnectionResetError):
-            if run is None or not run.is_settled:
-                outcome.status, outcome.error_code = CLIENT_LEFT, "client_left"
-            raise
-        finally:
-            self.num_open -= 1
-            if not self.num_open:
-                self._idle.set()
-            decision = None if run is None else run.decision
-            self._end(call, outcome, decision)
-            if run is not None:
-                self._replays.end(call, outcome, run.decision, run.kept)
-            if trace is not None:
-                trace.end(outcome, {} if decision is None else _chosen(decision))
+        return _Held(self, call)
 
     def _start(self, call: Call, model: str, outcome: Outcome) -> Run:
         """On a lane, where it takes a place that it must leave."""
@@ -143,7 +106,10 @@ class Dispatcher:
         lane.enter(run.sent_s)
         return run
 
-    def _end(self, call: Call, outcome: Outcome, decision: Decision | None) -> None:
+    def _end(self, call: Call, outcome: Outcome, run: Run | None) -> None:
+        self.num_open -= 1
+        if not self.num_open:
+            self._idle.set()
         outcome.total_s = time.monotonic() - call.arrived_at_s
         if outcome.first_event_s is not None:
             outcome.phases["prefill"] = outcome.first_event_s - sum(outcome.phases.values())
@@ -151,13 +117,15 @@ class Dispatcher:
             if call.is_stream and call.num_choices == 1 and outcome.num_events > 1:
                 outcome.phases["decode"] = outcome.total_s - outcome.first_event_s
         # Behind the answer, which is written before the loop turns again.
-        asyncio.get_running_loop().call_soon(self._take_in, decision, outcome)
+        asyncio.get_running_loop().call_soon(self._take_in, None if run is None else run.decision, outcome)
         logger.info(
             "request %s %s: %d %s in %.3f s",
             call.request_id, call.path, outcome.status, outcome.error_code or "ok", outcome.total_s,
         )  # fmt: skip
         if self._on_outcome is not None:
             self._on_outcome(call, outcome)
+        if run is not None:
+            self._replays.end(call, outcome, run.decision, run.kept)
 
     def _take_in(self, decision: Decision | None, outcome: Outcome) -> None:
         """Count how it ended and learn from it."""
@@ -175,24 +143,67 @@ def _chosen(decision: Decision) -> dict[str, str | int]:
     return {"lane": decision.option.lane.name, "rule": decision.rule, "drafter": plan.drafter, "k": plan.k}
 
 
-class _Charged:
-    """Counts the request on its key for the block, and charges what it used at the end. RateLimited.
+class _Held:
+    """The context manager of `Dispatcher.run`; a class, since one made of a generator costs several times as much."""
 
-    A request of which nothing was sent to a lane uses nothing up.
-    """
+    def __init__(self, dispatcher: Dispatcher, call: Call) -> None:
+        self._dispatcher, self._call = dispatcher, call
+        # What nothing below replaces is a fault of ours.
+        self._outcome = Outcome(status=500, error_code="internal_error", tenant=call.claim.tenant)
+        self._run: Run | None = None
+        self._trace: Trace | None = None
+        self._is_counted = self._has_place = False
 
-    def __init__(self, call: Call, outcome: Outcome) -> None:
-        self._key, self._outcome = call.key, outcome
+    async def __aenter__(self) -> Run:
+        dispatcher, call = self._dispatcher, self._call
+        if dispatcher.tracing is not None:
+            self._trace = dispatcher.tracing.begin(call.path, call.headers, call.arrived_at_s)
+            self._call = replace(call, headers=self._trace.headers)
+        dispatcher.num_open += 1
+        dispatcher._idle.clear()
+        try:
+            self._run = await self._begin(dispatcher, self._call)
+            return self._run
+        finally:
+            if self._run is None:
+                self._end(sys.exc_info()[1])
 
-    def __enter__(self) -> None:
-        if self._key is not None:
-            self._key.enter(time.monotonic())
+    async def _begin(self, dispatcher: Dispatcher, call: Call) -> Run:
+        model = dispatcher._pool.card(call.model).id
+        asked_s = time.monotonic()
+        if call.key is not None:
+            call.key.enter(asked_s)
+            self._is_counted = True
+        await dispatcher._admission.slot(call.claim).__aenter__()
+        self._has_place = True
+        now_s, outcome = time.monotonic(), self._outcome
+        outcome.phases["admit"], outcome.queued_s = now_s - call.arrived_at_s, now_s - asked_s
+        return dispatcher._start(call, model, outcome)
 
-    def __exit__(self, *_: object) -> None:
-        key, outcome = self._key, self._outcome
+    async def __aexit__(self, _: object, error: BaseException | None, _trace: object) -> None:
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        outcome, run = self._outcome, self._run
+        if run is not None:
+            run.lane.leave()
+        if self._has_place:
+            self._dispatcher._admission.leave()
+        if self._is_counted:
+            self._charge()
+        if isinstance(error, APIError):
+            outcome.status, outcome.error_code = error.status, error.code
+        elif isinstance(error, (asyncio.CancelledError, ConnectionResetError)) and not (run and run.is_settled):
+            outcome.status, outcome.error_code = CLIENT_LEFT, "client_left"
+        self._dispatcher._end(self._call, outcome, run)
+        if self._trace is not None:
+            self._trace.end(outcome, {} if run is None else _chosen(run.decision))
+
+    def _charge(self) -> None:
+        """What it used, on its key; a request of which nothing was sent to a lane uses nothing up."""
+        key, outcome, now_s = self._call.key, self._outcome, time.monotonic()
         if key is None:
             return
-        now_s = time.monotonic()
         if outcome.is_sent:
             # Without a usage count from the lane, the events of a stream are the best known.
             completed = outcome.num_completion_tokens

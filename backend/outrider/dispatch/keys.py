@@ -66,8 +66,9 @@ class Key:
             if bucket is None:
                 continue
             bucket.refill(now_s)
-            if (wait_s := bucket.wait_s(1)) > 0:
-                raise RateLimited(f"the key's {bucket.limit} {what} per minute are used up", retry_after_s=wait_s)
+            if bucket.level < 1:
+                message = f"the key's {bucket.limit} {what} per minute are used up"
+                raise RateLimited(message, retry_after_s=bucket.wait_s(1))
         if self._requests is not None:
             self._requests.level -= 1
         self.num_running += 1

@@ -61,6 +61,8 @@ def _bearer(value: str) -> str | None:
 
 def refuse_internal(body: Mapping[str, Any], key: Key | None) -> None:
     """InvalidRequest names a field that only some keys may send."""
+    if INTERNAL_FIELDS.isdisjoint(body):
+        return
     allowed = () if key is None else key.section.allowed_fields
     for name in sorted(INTERNAL_FIELDS & body.keys()):
         if name not in allowed and body[name] is not None:

@@ -147,7 +147,7 @@ async def _stream(job: Job, run: Run, writer: Writer) -> Ending:
 def _in_time(call: Call, deadline_at: float | None) -> Call:
     """With the deadline that the run had from the beginning."""
     deadline_s = None if deadline_at is None else time.monotonic() + deadline_at - time.time()
-    return replace(call, claim=replace(call.claim, deadline_s=deadline_s))
+    return replace(call, claim=call.claim._replace(deadline_s=deadline_s))
 
 
 def numbered(events: list[tuple[int, bytes]]) -> bytes:

@@ -17,7 +17,7 @@ _FORWARDED = ("traceparent", "tracestate")
 _NO_HINTS = Hints()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrival:
     """A request but for its body: who sent it where, and when."""
 

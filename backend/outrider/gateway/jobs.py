@@ -32,7 +32,7 @@ _CHAT = "/v1/chat/completions"
 _SECRET = re.compile(r"auth|cookie|key|secret|token")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
     """A call on its way to a lane, and how its answer is told."""
 

@@ -16,7 +16,7 @@ from outrider.errors import BodyTooLarge, LaneUnavailable, RateLimited, RequestT
 from outrider.gateway.access import KEY
 from outrider.gateway.attach import plan_headers
 from outrider.gateway.background import Background
-from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID, json_response
+from outrider.gateway.boundary import ALWAYS_HEADERS, REQUEST_ID, Whole, json_response
 from outrider.gateway.calls import Arrival, read_call
 from outrider.gateway.jobs import Desk, Job
 from outrider.gateway.openapi import document
@@ -27,6 +27,8 @@ from outrider.gateway.schema import ROUTES
 from outrider.runtimes.pool import Pool
 from outrider.telemetry.merge import merged
 from outrider.telemetry.metrics import CONTENT_TYPE
+
+_JSON = "application/json"
 
 
 class Routes:
@@ -80,20 +82,17 @@ class Routes:
             job = await self._desk.job(call)
             if job.is_background:
                 return await self._runs.create(request, job)
-            return await self._relay(request, job)
+            async with self._dispatcher.run(job.call) as run:
+                return await answered(run, lambda: _attempt(request, job, run))
         except RateLimited:
             request[ALWAYS_HEADERS] = {} if call.key is None else call.key.headers()
             raise
 
-    async def _relay(self, request: web.Request, job: Job) -> web.StreamResponse:
-        async with self._dispatcher.run(job.call) as run:
-            return await answered(run, lambda: _attempt(request, job, run))
-
     async def _read_call(self, request: web.Request) -> Call:
         arrival = Arrival(request.path, request.headers, request[REQUEST_ID], request.get(KEY), time.monotonic())
-        if request.content_type != "application/json":
+        if request.headers.get("Content-Type") != _JSON and request.content_type != _JSON:
             given = request.headers.get("Content-Type", "none")
-            raise UnsupportedMediaType(f"the content type must be application/json, not {given}")
+            raise UnsupportedMediaType(f"the content type must be {_JSON}, not {given}")
         raw = await self._read_body(request)
         return read_call(arrival, raw, self._limits)
 
@@ -198,4 +197,6 @@ async def _attempt(request: web.Request, job: Job, run: Run) -> web.StreamRespon
     finally:
         if run.hedged:  # perhaps on another lane now
             request[ALWAYS_HEADERS] = plan_headers(run) | limits
-    return web.Response(body=body, headers={"Content-Type": "application/json", **headers})
+    whole = Whole(body, {"Content-Type": _JSON, **headers})
+    whole.send(request)
+    return whole

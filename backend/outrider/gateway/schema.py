@@ -220,7 +220,7 @@ ROUTES: Mapping[str, type[Body]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parsed:
     """A body that passed: as plain JSON for those who look further, and as checked fields."""
 

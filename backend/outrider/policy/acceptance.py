@@ -12,6 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, chain, repeat
 from operator import mul
 from random import Random
@@ -149,6 +150,7 @@ def expected_tokens(hazards: Sequence[float]) -> tuple[float, ...]:
     return tuple(accumulate(chain((1.0,), accumulate(chain(hazards[:MAX_K], deep), mul))))
 
 
+@lru_cache(maxsize=1024)
 def prior_hazards(cell: Cell, first: float | None = None, floor: float = 0.0) -> tuple[float, ...]:
     """What is believed before data. `first` is the workload's own first hazard at temperature 0; `floor` bounds it
     from below where a dry run on the prompt has shown more."""

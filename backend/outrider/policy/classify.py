@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 #: Instructions stand at the beginning or the end of a prompt; the middle is material. This bounds the time, too.
 _HEAD_CHARS = 500
@@ -106,7 +107,7 @@ _CREATIVE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _View:
     """What the rules look at: `prose` is the lower-case head and tail without fenced code, `words` its word set."""
 
@@ -118,7 +119,7 @@ class _View:
 
     @classmethod
     def of(cls, text: str) -> _View:
-        outside = _ends(text, _FENCE_CHARS, _FENCE_CHARS).split("```")
+        outside = text.split("```")
         prose = _ends("\n".join(outside[::2]), _HEAD_CHARS, _TAIL_CHARS).lower()
         has_code = len(outside) > 1 or _CODE_LINE.search(_ends(text, _HEAD_CHARS, _TAIL_CHARS).lower()) is not None
         last_line = text[-2 * _QUESTION_MAX_CHARS :].rstrip().rpartition("\n")[2].lower()
@@ -220,6 +221,12 @@ def classify(text: str, system: str = "") -> str:
     `text` is what the user asks; `system` is weaker evidence, used only when `text` shows none, and only when it
     points to a single task: a prompt that lists everything an assistant can do says nothing.
     """
+    return _classified(_ends(text, _FENCE_CHARS, _FENCE_CHARS), _ends(system, _FENCE_CHARS, _FENCE_CHARS))
+
+
+@lru_cache(maxsize=128)
+def _classified(text: str, system: str) -> str:
+    """Of the ends, the only parts that are looked at. An agent asks with the same ones after every call of a tool."""
     view = _View.of(text)
     for task, holds in _RULES:
         if holds(view):

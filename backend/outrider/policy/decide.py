@@ -20,7 +20,7 @@ from outrider.policy.plan import Plan
 from outrider.policy.settle import Settled, Settler, plain_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Origin:
     """Where a request comes from, as far as workloads match on it."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from outrider.core import MAX_K, LaneLoad, LaneView
@@ -103,9 +105,19 @@ class Decision:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Readable sentences: workload, load, the plan, what else was possible, what was not."""
+        if len(self.rows) > 1 or self.unfit or self.trial is not None:
+            return self._told()
+        # The same lane at the same load is told of in the same words until something new is known of it.
+        told, features = self.rows[0].told, self.features
+        key = (self.rule, self.plan, self.role, self.shut, features.is_task_given, *features.surfaces.values())
+        if key not in told:
+            told[key] = self._told()
+        return told[key]
+
+    def _told(self) -> tuple[str, ...]:
         if self.rule == "request" and self.plan.is_off:
             return ("the request turned speculation off",)
-        texts = (self._why(), self._load_reason(), *self._plan_reasons(), *refusals_shown(self.refused))
+        texts = (self._why(), self._load_reason(), *self._plan_reasons(), *_shown(self.refused))
         inexact = self._inexact_fields()
         if not inexact:
             return texts
@@ -163,9 +175,9 @@ class Decision:
         yield f"{self.option.shown}: {RULES[self.rule]}"
         if self.rule == "nearest":
             yield self._why_not()
-        taken = (self.lane, *self.option[3:5])
-        others = [o for o in self.possible if (o.lane.name, *o[3:5]) != taken]
-        for other in sorted(others, key=lambda option: -option.rate)[:_MAX_SHOWN]:
+        mine = self.option
+        others = [o for o in self.possible if o.drafter != mine.drafter or o.k != mine.k or o.lane is not mine.lane]
+        for other in sorted(others, key=_RATE, reverse=True)[:_MAX_SHOWN]:
             yield f"possible: {other.shown}"
         if self.trial is not None:
             yield self.trial
@@ -181,6 +193,12 @@ class Decision:
 
 #: Other options and refusals that the reasons name; `candidates` has all.
 _MAX_SHOWN = 3
+_RATE = attrgetter("rate")
+
+
+@lru_cache(maxsize=256)
+def _shown(refused: tuple[Refusal, ...]) -> tuple[str, ...]:
+    return tuple(refusals_shown(refused))
 
 
 def refusals_shown(refused: Sequence[Refusal]) -> Iterator[str]:

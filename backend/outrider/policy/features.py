@@ -19,7 +19,7 @@ _FOLLOW_UP_MAX_CHARS = 200
 _PRIORITIES: Mapping[Priority, int] = {"interactive": 1, "default": 0, "bulk": -1}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Features:
     """One request as the policy sees it."""
 
@@ -174,12 +174,7 @@ def _name(value: object) -> str | None:
 
 def _surfaces(body: Mapping[str, Any], temperature: float, *, has_images: bool) -> dict[Surface, str]:
     """What the request's law and content use. A greedy law is not changed by what only cuts or draws."""
-    wanted = _wanted(body, _ASKED)
-    # 0 asks for those of the written tokens, and in Python it equals False.
-    if body.get("logprobs") is not None and body["logprobs"] is not False:
-        wanted["logprobs"] = "logprobs"
-    if (grammar := _grammar(body)) is not None:
-        wanted["grammar"] = grammar
+    wanted = {} if _ASKING.isdisjoint(body) else _always_wanted(body)
     if has_images:
         wanted["images"] = "messages"
     if temperature > 0:
@@ -187,6 +182,16 @@ def _surfaces(body: Mapping[str, Any], temperature: float, *, has_images: bool) 
         wanted |= _wanted(body, _DRAWN)
         if body.get("top_k") not in (None, -1) and body.get("top_p") not in (None, 1):
             wanted["top_k_top_p"] = "top_p"
+    return wanted
+
+
+def _always_wanted(body: Mapping[str, Any]) -> dict[Surface, str]:
+    wanted = _wanted(body, _ASKED)
+    # 0 asks for those of the written tokens, and in Python it equals False.
+    if body.get("logprobs") is not None and body["logprobs"] is not False:
+        wanted["logprobs"] = "logprobs"
+    if (grammar := _grammar(body)) is not None:
+        wanted["grammar"] = grammar
     return wanted
 
 
@@ -216,6 +221,9 @@ _DRAWN: _Asked = (
 )
 
 
+_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+
+
 def _grammar(body: Mapping[str, Any]) -> str | None:
     """The field that asks for one."""
     form = body.get("response_format")
@@ -223,4 +231,8 @@ def _grammar(body: Mapping[str, Any]) -> str | None:
         return "response_format"
     if body.get("tool_choice") not in (None, "auto", "none"):
         return "tool_choice"
-    return next((key for key in ("json_schema", "regex", "ebnf", "structural_tag") if body.get(key)), None)
+    return next((key for key in _GRAMMARS if body.get(key)), None)
+
+
+#: Without any of these a body wants nothing always.
+_ASKING = frozenset([*(name for name, *_ in _ASKED), "logprobs", "response_format", "tool_choice", *_GRAMMARS])

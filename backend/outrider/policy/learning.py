@@ -34,7 +34,7 @@ _PROVEN = 3
 _KEEP = 0.995
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Feedback:
     """What one finished request showed."""
 

@@ -182,6 +182,8 @@ class Row:
     """Plain decoding and the fastest, once they were asked for."""
     _shown: tuple[frozenset[str], tuple[Option, ...], tuple[Refusal, ...]] | None = None
     """What was possible and what was refused, with the drafters that were shut, once it was asked for."""
+    told: dict[object, tuple[str, ...]] = field(init=False, default_factory=dict, compare=False)
+    """Reasons of decisions for this lane alone, in words, by what decided."""
 
     def __post_init__(self) -> None:
         running, waiting = self.seen[:2]

@@ -33,7 +33,7 @@ _KEEP_ALIVE_S = 4.0
 _ID_LENGTH = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LaneCall:
     """One attempt to have a lane generate."""
 

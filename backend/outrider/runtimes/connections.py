@@ -75,13 +75,13 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
         self.is_reused = False
         self.idle_since_s = 0.0
         self._begin()
 
     def _begin(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
         self.status = 0
         """0 until the head has come."""
         self.headers: CIMultiDict[str] = CIMultiDict()
@@ -137,7 +137,10 @@ class Connection(asyncio.Protocol):
 
     async def read_all(self) -> bytes:
         """The whole body. ConnectionError."""
-        parts = []
+        data = await self.read()
+        if self.is_complete and not self._parts:
+            return data
+        parts = [data]
         while data := await self.read():
             parts.append(data)
         return b"".join(parts)

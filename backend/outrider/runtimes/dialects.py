@@ -221,13 +221,13 @@ def dialect_of(path: str) -> Dialect:
 
 def _with_plan(raw: bytes, plan: Plan) -> bytes:
     """`custom_params` of the object `raw`, with the plan in it."""
-    ours = {"outrider": _wire_plan(plan)}
+    ours = _wire_plan(plan)
     return splice_inside(raw, "custom_params", ours.keys(), ours)
 
 
 @lru_cache(maxsize=256)
-def _wire_plan(plan: Plan) -> bytes:
-    return orjson.dumps(plan.to_wire())
+def _wire_plan(plan: Plan) -> dict[str, bytes]:
+    return {"outrider": orjson.dumps(plan.to_wire())}
 
 
 def _spliced(raw: bytes, add: Mapping[str, bytes], model: str | None) -> bytes:

@@ -72,13 +72,13 @@ class Pool:
         ModelNotFound when no lane serves it, LaneUnavailable when none of those is ready, RouteNotFound when none
         of those has the route.
         """
-        name = self.card(model).id
-        found = [lane for lane in self.lanes if lane.takes_requests and lane.serves(name)]
+        found = [lane for lane in self.lanes if lane.takes_requests and lane.serves(model)]
         if not found:
+            self.card(model)  # which says so when no lane has it
             raise self._unavailable()
         able = [lane for lane in found if route is None or route in lane.abilities.routes]
         if not able:
-            raise RouteNotFound(f"no lane that is ready for model {name} has the route {route}")
+            raise RouteNotFound(f"no lane that is ready for model {model} has the route {route}")
         return able
 
     def drain(self, name: str, *, is_draining: bool) -> None:

@@ -125,9 +125,9 @@ def _read_entry(entry: object) -> SpecStats | None:
     stats = SpecStats(
         num_verify_steps=_count(entry.get("spec_verify_ct")),
         num_accepted=_count(entry.get("spec_num_correct_drafts")),
-        histogram=tuple(map(_count, histogram)),
+        histogram=_counts(histogram),
         num_proposed=None if proposed is None else _count(proposed),
-        by_draft=tuple(_count(count) for count in by_draft) if isinstance(by_draft, list) else None,
+        by_draft=_counts(by_draft) if isinstance(by_draft, list) else None,
     )
     if stats.num_proposed is not None and stats.num_proposed < stats.num_accepted:
         raise ValueError(f"{stats.num_accepted} drafts accepted of {stats.num_proposed} proposed")
@@ -138,6 +138,12 @@ def _count(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not a count")
     return value
+
+
+def _counts(values: list[object]) -> tuple[int, ...]:
+    if set(map(type, values)) == {int} and min(values) >= 0:  # type: ignore[type-var, operator]
+        return tuple(values)  # type: ignore[arg-type]
+    return tuple(map(_count, values))
 
 
 def _sum_columns(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

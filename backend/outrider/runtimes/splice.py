@@ -67,16 +67,19 @@ def value_of(raw: bytes, key: str) -> bytes | None:
 def splice_inside(raw: bytes, key: str, remove: Collection[str], add: Mapping[str, bytes]) -> bytes:
     """The value at `key`, edited by `splice`; an object of `add` alone when it is absent or not an object."""
     value = value_of(raw, key)
-    return splice(value, remove, add) if value and value.startswith(b"{") else _append(b"{}", add)
+    return splice(value, remove, add) if value and value.startswith(b"{") else b"{" + _joined(add) + b"}"
 
 
 def _append(raw: bytes, add: Mapping[str, bytes]) -> bytes:
     if not add:
         return raw
     end = raw.rindex(b"}")
-    text = b",".join([_quoted(key) + b":" + value for key, value in add.items()])
     before = raw[:end]
-    return before + (text if before.rstrip().endswith(b"{") else b"," + text) + raw[end:]
+    return before + (b"" if before.rstrip().endswith(b"{") else b",") + _joined(add) + raw[end:]
+
+
+def _joined(add: Mapping[str, bytes]) -> bytes:
+    return b",".join([_quoted(key) + b":" + value for key, value in add.items()])
 
 
 def _may_hold(raw: bytes, keys: Collection[str]) -> bool:

@@ -27,11 +27,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 CHAT = "/v1/chat/completions"
-NUM_CONNECTIONS = 32
-NUM_CALLS = 60
-NUM_TICKING = 8
-LOAD_S = 1.5
-ABORT_WAIT_S = 2.0
+NUM_CONNECTIONS, NUM_CALLS, NUM_TICKING, NUM_TEXTS = 32, 60, 8, 1024
+LOAD_S, ABORT_WAIT_S = 1.5, 2.0
 
 _STAMP = re.compile(rb"@(\d+\.\d+)")
 
@@ -63,6 +60,10 @@ def _body(text: str = "Write a function that adds two numbers.", *, is_stream: b
     return post(CHAT, fields, API_KEY)
 
 
+def _bodies(number: int) -> list[bytes]:  # of different texts: one that was seen before might be known
+    return [_body(f"Write a function that adds {one} numbers.") for one in range(number)]
+
+
 async def _ask(wire: Wire, request: bytes) -> bytes:
     answer = await wire.ask(request)
     if wire.status != 200:
@@ -74,9 +75,9 @@ async def _measure_calls(target: Server, figures: Figures) -> float:
     """One at a time on a kept-alive connection; returns the median."""
     wire = await Wire.connect(target.url)
     times = []
-    for _ in range(NUM_CALLS):
+    for request in _bodies(NUM_CALLS):
         began_s = time.monotonic()
-        await _ask(wire, _body())
+        await _ask(wire, request)
         times.append(time.monotonic() - began_s)
     wire.close()
     figures.call_s += times
@@ -93,15 +94,14 @@ async def _measure_first_byte(target: Server, figures: Figures) -> None:
 
 
 async def _measure_load(target: Server, figures: Figures) -> None:
-    request = _body()
+    requests = _bodies(NUM_TEXTS)
     end_s = time.monotonic() + LOAD_S
     count = itertools.count()
 
     async def caller() -> None:
         wire = await Wire.connect(target.url)
         while time.monotonic() < end_s:
-            await _ask(wire, request)
-            next(count)
+            await _ask(wire, requests[next(count) % NUM_TEXTS])
         wire.close()
 
     began_s, cpu_s = time.monotonic(), time.process_time()
