@@ -150,11 +150,11 @@ def test_priority_limit_and_tenant() -> None:
 
 
 def test_a_keys_tenant_and_priority_count_where_the_body_has_none() -> None:
-    """The body's own word stands above them."""
+    """The body's own word stands above the key's priority; whose request it is, the body cannot say."""
     found = extract_features({"prompt": "x"}, Hints(), "team", "bulk")
     assert (found.tenant, found.priority) == ("team", -1)
     found = extract_features({"prompt": "x", "cache_salt": "s", "priority": 2}, Hints(), "team", "bulk")
-    assert (found.tenant, found.priority) == ("s", 2)
+    assert (found.tenant, found.priority) == ("team", 2)
 
 
 odd = st.recursive(

@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from outrider.core import Hints
 from outrider.dispatch.admission import ANYBODY, Claim
 from outrider.dispatch.keys import Key
+from outrider.runtimes.splice import splice
+
+#: Fields by which a client keeps cached texts apart, whole or one for each prompt.
+_SALTS = ("cache_salt", "extra_key")
 
 
 @dataclass(slots=True)
@@ -40,3 +46,15 @@ class Call:
     """Priority, tenant and deadline."""
     key: Key | None = None
     """The API key; None when none are in force."""
+
+    @property
+    def lane_raw(self) -> bytes:
+        """The body for the lane: tenants that chose the same salt by chance, or on purpose, still share no text."""
+        salts = [] if self.key is None else [name for name in _SALTS if self.body.get(name)]
+        return splice(self.raw, salts, {name: self._own(self.body[name]) for name in salts}) if salts else self.raw
+
+    def _own(self, salt: object) -> bytes:
+        def own(one: object) -> object:
+            return orjson.dumps([self.claim.tenant, one]).decode() if isinstance(one, str) and one else one
+
+        return orjson.dumps([own(one) for one in salt] if isinstance(salt, list) else own(salt))

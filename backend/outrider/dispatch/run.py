@@ -87,7 +87,9 @@ class Run:
         """One attempt at a lane, with an id of its own."""
         call = self.call
         model = self.model if call.body.get("model") is None else None
-        attempt = lane_call(call.path, call.raw, plan, model=model, is_stream=call.is_stream, headers=self._headers())
+        attempt = lane_call(
+            call.path, call.lane_raw, plan, model=model, is_stream=call.is_stream, headers=self._headers()
+        )
         return self.client.open(lane.name, url, attempt)
 
     def within_deadline(self, lane: Lane | None = None) -> AbstractContextManager[None]:

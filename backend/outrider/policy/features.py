@@ -46,8 +46,8 @@ class Features:
     """Above 0 is high, below is low: SGLang's `priority`, else that of the queue."""
     max_tokens: int | None = None
     tenant: str | None = None
-    """A name that keeps one customer's texts from another's, never a secret: the request's `cache_salt` when it has
-    one, else the tenant of its key."""
+    """A name that keeps one customer's texts from another's, never a secret: the tenant of its key, which no body can
+    change; without keys the request's `cache_salt`."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ def extract_features(
         surfaces=_surfaces(body, temperature, has_images=prompt.has_images),
         priority=_whole(body.get("priority")) or _PRIORITIES[priority],
         max_tokens=_whole(body.get("max_completion_tokens")) or _whole(body.get("max_tokens")),
-        tenant=_name(body.get("cache_salt")) or tenant,
+        tenant=tenant or _name(body.get("cache_salt")),
     )
 
 
