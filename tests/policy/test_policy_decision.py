@@ -93,7 +93,7 @@ def test_reasons_of_requests_of_one_kind_are_each_ones_own() -> None:
             reasons = decide(policies, one, view(ability)).reasons
             assert source in reasons[0] and reasons[-1].startswith(f"no lane honours {name} exactly")
     before = decide(policies, asked, view(ability))
-    policies.learner.gates["only", "ngram", "quote", 0] = Gate(utility=0.5, num=20)
+    policies.learner.gates["only", "ngram", "quote", 0, 0] = Gate(utility=0.5, num=20)
     policies.learner.num_changes += 1
     after = decide(policies, asked, view(ability))
     assert before.plan.k and any(reason.startswith("not ngram on one: it has not paid") for reason in after.reasons)
