@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from outrider.core import GpuLoad, LaneState, Outcome
 from outrider.telemetry.merge import LabelledRegistry
-from outrider.telemetry.tallies import Spread, Tally
 
 #: Content type of `Metrics.render`.
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -26,42 +26,46 @@ class Metrics:
     def __init__(self, worker: int | None = None) -> None:
         """`worker` is its number, and a label of everything, when it is one of several processes."""
         self.registry = registry = CollectorRegistry() if worker is None else LabelledRegistry(worker)
+        # Finding a child by its labels is what costs most of counting.
+        self._child = cache(_labelled)
         self._add_times(registry)
         self._add_lanes(registry)
-        self._requests = Tally(
+        self._requests = Counter(
             "outrider_requests",
             "HTTP requests answered; 499: the client left",
             ["route", "status"],
             registry=registry,
         )
-        self._errors = Tally("outrider_request_errors", "Generations that failed", ["code"], registry=registry)
-        self._decisions = Tally(
+        self._errors = Counter("outrider_request_errors", "Generations that failed", ["code"], registry=registry)
+        self._decisions = Counter(
             "outrider_decisions", "Policy decisions", ["workload", "rule", "drafter", "k"], registry=registry
         )
-        self._wasted = Tally(
+        self._wasted = Counter(
             "outrider_wasted_draft_tokens",
             "Draft tokens verified and not accepted",
             ["workload", "tenant"],
             registry=registry,
         )
-        self._accept_length = Spread(
+        self._accept_length = Histogram(
             "outrider_accept_length",
             "Tokens per verify step, one per request",
             ["workload", "tenant"],
-            bounds=_LENGTHS,
+            buckets=_LENGTHS,
             registry=registry,
         )
-        self._slow_gaps = Tally(
+        self._slow_gaps = Counter(
             "outrider_slow_gaps", "Pauses of over half a second between two events of a stream", registry=registry
         )
-        self._reloads = Tally("outrider_reloads", "Configuration read again", ["result"], registry=registry)
-        self._loop_lag = Spread(
-            "outrider_event_loop_lag_seconds", "How late the loop woke up", bounds=_GAPS, registry=registry
+        self._reloads = Counter("outrider_reloads", "Configuration read again", ["result"], registry=registry)
+        self._loop_lag = Histogram(
+            "outrider_event_loop_lag_seconds", "How late the loop woke up", buckets=_GAPS, registry=registry
         )
-        self._accepted = Tally("outrider_accepted_draft_tokens", "Draft tokens accepted", registry=registry)
-        self._proposed = Tally("outrider_proposed_draft_tokens", "Draft tokens verified", registry=registry)
-        self._verify_steps = Tally("outrider_verify_steps", "Target forwards that verified drafts", registry=registry)
-        self._bad_statistics = Tally(
+        self._accepted = Counter("outrider_accepted_draft_tokens", "Draft tokens accepted", registry=registry)
+        self._proposed = Counter("outrider_proposed_draft_tokens", "Draft tokens verified", registry=registry)
+        self._verify_steps = Counter(
+            "outrider_verify_steps", "Target forwards that verified drafts", registry=registry
+        )
+        self._bad_statistics = Counter(
             "outrider_bad_lane_statistics",
             "Answers whose speculation counts contradict themselves",
             registry=registry,
@@ -78,42 +82,42 @@ class Metrics:
         self._gpu_memory = Gauge(
             "outrider_gpu_memory_used_bytes", "Memory in use on a lane's GPU", ["lane", "gpu"], registry=registry
         )
-        self._aborts = Tally("outrider_aborts_sent", "Abort calls to lanes", ["result"], registry=registry)
-        self._attempts = Tally(
+        self._aborts = Counter("outrider_aborts_sent", "Abort calls to lanes", ["result"], registry=registry)
+        self._attempts = Counter(
             "outrider_lane_attempts",
             "Requests sent to lanes; busy: refused for load, left: ended by the client or a deadline",
             ["lane", "result"],
             registry=registry,
         )
-        self._retries = Tally(
+        self._retries = Counter(
             "outrider_retries", "Requests sent again before anything was delivered", ["code"], registry=registry
         )
         self._breakers = Gauge(
             "outrider_lane_breaker_open", "1 while the lane is left out for its failures", ["lane"], registry=registry
         )
-        self._restarts = Tally("outrider_lane_restarts", "Restarts of lane processes", ["lane"], registry=registry)
+        self._restarts = Counter("outrider_lane_restarts", "Restarts of lane processes", ["lane"], registry=registry)
 
     def _add_times(self, registry: CollectorRegistry) -> None:
         """How long the parts of a request take, and how many tokens they make."""
-        self._per_event = Spread(
+        self._per_event = Histogram(
             "outrider_tokens_per_step",
             "Tokens per event of a stream, which is a step of the engine; one per stream",
-            bounds=_LENGTHS,
+            buckets=_LENGTHS,
             registry=registry,
         )
-        self._queue = Spread(
-            "outrider_queue_seconds", "Arrival to a place at a lane", bounds=_SECONDS, registry=registry
+        self._queue = Histogram(
+            "outrider_queue_seconds", "Arrival to a place at a lane", buckets=_SECONDS, registry=registry
         )
-        self._tokens = Tally(
+        self._tokens = Counter(
             "outrider_completion_tokens", "Tokens generated", ["workload", "tenant"], registry=registry
         )
-        self._inter_token = Spread(
-            "outrider_inter_token_seconds", "Mean of one answer", bounds=_GAPS, registry=registry
+        self._inter_token = Histogram(
+            "outrider_inter_token_seconds", "Mean of one answer", buckets=_GAPS, registry=registry
         )
-        self._first_event = Spread(
-            "outrider_first_event_seconds", "Arrival to first event", bounds=_SECONDS, registry=registry
+        self._first_event = Histogram(
+            "outrider_first_event_seconds", "Arrival to first event", buckets=_SECONDS, registry=registry
         )
-        self._total = Spread("outrider_total_seconds", "Arrival to end", bounds=_SECONDS, registry=registry)
+        self._total = Histogram("outrider_total_seconds", "Arrival to end", buckets=_SECONDS, registry=registry)
 
     def watch(self, *, num_in_flight: Callable[[], int], num_queued: Callable[[], int]) -> None:
         """Read these two on every scrape. Call once."""
@@ -136,66 +140,66 @@ class Metrics:
 
     def answered(self, route: str, status: int) -> None:
         """Count one HTTP request."""
-        self._requests.add(route, str(status))
+        self._child(self._requests, route, str(status)).inc()
 
     def decided(self, workload: str, rule: str, drafter: str, k: int) -> None:
         """Count one decision of the policy."""
-        self._decisions.add(workload, rule, drafter, str(k))
+        self._child(self._decisions, workload, rule, drafter, str(k)).inc()
 
     def ended(self, outcome: Outcome) -> None:
         """Count how one generation ended, and its speculation."""
         if outcome.error_code is not None:
-            self._errors.add(outcome.error_code)
+            self._child(self._errors, outcome.error_code).inc()
         if outcome.first_event_s is not None:
-            self._first_event.add(outcome.first_event_s)
-        self._total.add(outcome.total_s)
+            self._first_event.observe(outcome.first_event_s)
+        self._total.observe(outcome.total_s)
         if outcome.num_slow_gaps:
-            self._slow_gaps.add(num=outcome.num_slow_gaps)
+            self._slow_gaps.inc(outcome.num_slow_gaps)
         decode_s, num_tokens = outcome.phases.get("decode"), outcome.num_completion_tokens or 0
         if decode_s is not None and outcome.num_events > 1 and num_tokens > 1:
-            self._inter_token.add(decode_s / (num_tokens - 1))
+            self._inter_token.observe(decode_s / (num_tokens - 1))
         if "admit" in outcome.phases:
-            self._queue.add(outcome.phases["admit"])
+            self._queue.observe(outcome.phases["admit"])
         if num_tokens:
-            self._tokens.add(outcome.workload, outcome.tenant, num=num_tokens)
+            self._child(self._tokens, outcome.workload, outcome.tenant).inc(num_tokens)
         if outcome.num_events > 1 and num_tokens:
-            self._per_event.add(num_tokens / outcome.num_events)
+            self._per_event.observe(num_tokens / outcome.num_events)
         if outcome.stats is not None:
-            self._accept_length.add(outcome.stats.accept_length, outcome.workload, outcome.tenant)
-            self._verify_steps.add(num=outcome.stats.num_verify_steps)
-            self._accepted.add(num=outcome.stats.num_accepted)
+            self._accept_length.labels(outcome.workload, outcome.tenant).observe(outcome.stats.accept_length)
+            self._verify_steps.inc(outcome.stats.num_verify_steps)
+            self._accepted.inc(outcome.stats.num_accepted)
             if outcome.stats.num_proposed is not None:
-                self._proposed.add(num=outcome.stats.num_proposed)
+                self._proposed.inc(outcome.stats.num_proposed)
                 wasted = outcome.stats.num_proposed - outcome.stats.num_accepted
-                self._wasted.add(outcome.workload, outcome.tenant, num=wasted)
+                self._wasted.labels(outcome.workload, outcome.tenant).inc(wasted)
 
     def reloaded(self, is_good: bool) -> None:
         """Count a reload; a bad one changed nothing."""
-        self._reloads.add("applied" if is_good else "refused")
+        self._reloads.labels("applied" if is_good else "refused").inc()
 
     def loop_lagged(self, seconds: float) -> None:
         """Note how much later than asked the event loop woke a sleeper."""
-        self._loop_lag.add(seconds)
+        self._loop_lag.observe(seconds)
 
     def statistics_refused(self) -> None:
         """Count a lane's statistics that could not be believed."""
-        self._bad_statistics.add()
+        self._bad_statistics.inc()
 
     def abort_sent(self, is_delivered: bool) -> None:
         """Count an abort call, delivered or not."""
-        self._aborts.add("delivered" if is_delivered else "failed")
+        self._aborts.labels("delivered" if is_delivered else "failed").inc()
 
     def attempted(self, lane: str, result: str) -> None:
         """Count how one request went at one lane."""
-        self._attempts.add(lane, result)
+        self._child(self._attempts, lane, result).inc()
 
     def retried(self, code: str | None) -> None:
         """Count a request that is sent again, by the error of the attempt before."""
-        self._retries.add(code or "none")
+        self._retries.labels(code or "none").inc()
 
     def lane_restarted(self, lane: str) -> None:
         """Count a restart of a lane's process."""
-        self._restarts.add(lane)
+        self._restarts.labels(lane).inc()
 
     def render(
         self,
@@ -220,3 +224,7 @@ class Metrics:
             for state in LaneState:
                 self._lane_state.labels(name, state.value).set(state is current)
         return generate_latest(self.registry)
+
+
+def _labelled(metric: Counter, *labels: str) -> Counter:
+    return metric.labels(*labels)
