@@ -264,3 +264,12 @@ async def test_the_access_log_has_one_object_per_request_without_secrets(caplog)
     assert (lines[1]["status"], lines[1]["key"]) == (401, None)
     for secret in ("secret", "stolen", MESSAGES[0]["content"]):
         assert secret not in caplog.text
+
+
+async def test_a_lane_sees_the_tenant_s_own_salt():
+    """What keeps cached texts apart is not the client's word alone; the rest of the body is."""
+    async with world(auth=auth(tenant="acme")) as w:
+        async with w.chat(headers=bearer("secret"), cache_salt="s") as response:
+            assert response.status == 200
+        sent = w.upstream.json()
+    assert "acme" in sent["cache_salt"] and sent["cache_salt"] != "s" and sent["messages"] == MESSAGES
