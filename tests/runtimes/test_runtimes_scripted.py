@@ -11,12 +11,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from outrider.runtimes.scripted import (
+from outrider.runtimes.scripted import ScriptedLane
+from outrider.runtimes.scripted_replies import (
     SENTENCE,
     Fault,
     Recorded,
     Reply,
-    ScriptedLane,
     default_reply,
     error_reply,
     json_reply,

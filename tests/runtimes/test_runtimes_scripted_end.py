@@ -9,12 +9,8 @@ import socket
 import aiohttp
 import pytest
 
-from outrider.runtimes.scripted import (
-    Fault,
-    Recorded,
-    Reply,
-    ScriptedLane,
-)
+from outrider.runtimes.scripted import ScriptedLane
+from outrider.runtimes.scripted_replies import Fault, Recorded, Reply
 from runtimes.test_runtimes_scripted import CHAT, lane_and_client, until
 
 

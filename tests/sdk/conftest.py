@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from outrider import AsyncClient
-from outrider.runtimes.scripted import Recorded, Reply, ScriptedLane
+from outrider.runtimes.scripted import ScriptedLane
+from outrider.runtimes.scripted_replies import Recorded, Reply
 
 Script = Callable[[Recorded], Reply]
 Connect = Callable[..., AbstractAsyncContextManager[tuple[ScriptedLane, AsyncClient]]]

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from outrider import errors
-from outrider.runtimes.scripted import Fault, Reply, event, json_reply
+from outrider.runtimes.scripted_replies import Fault, Reply, event, json_reply
 
 REPORT = {
     "requested": {"task": "code"},

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from sdk_wire import called, said
 
 from outrider import Agent, Session, Tool, TurnLimitReached, errors
-from outrider.runtimes.scripted import Fault, Reply, error_reply
+from outrider.runtimes.scripted_replies import Fault, Reply, error_reply
 
 
 async def add(a: int, b: int) -> int:

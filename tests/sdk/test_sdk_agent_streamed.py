@@ -10,7 +10,7 @@ import pytest
 from sdk_wire import DONE, USAGE, delta, said, stream_of
 
 from outrider import Agent, Session, Tool, ToolAnswer, TurnLimitReached
-from outrider.runtimes.scripted import Fault, Reply
+from outrider.runtimes.scripted_replies import Fault, Reply
 from sdk.test_sdk_agent import CITY, City, add, bodies
 
 

@@ -22,11 +22,11 @@ from outrider import (
     Turn,
     errors,
 )
-from outrider.runtimes.scripted import (
+from outrider.runtimes.scripted import ScriptedLane
+from outrider.runtimes.scripted_replies import (
     Fault,
     Recorded,
     Reply,
-    ScriptedLane,
     chat_reply,
     completion_reply,
     error_reply,

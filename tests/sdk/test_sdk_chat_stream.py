@@ -8,7 +8,7 @@ import pytest
 from sdk_wire import DONE, REPORT, USAGE, delta, stream_of
 
 from outrider import ChatStream, ConnectionFailed, Finished, OtherDelta, StreamState, TextDelta
-from outrider.runtimes.scripted import SENTENCE, chat_reply, event
+from outrider.runtimes.scripted_replies import SENTENCE, chat_reply, event
 
 STREAM = chat_reply(stream=True, include_usage=True)
 

@@ -10,7 +10,7 @@ import pytest
 from sdk_wire import REPORT, SOON, USAGE, called
 
 from outrider import AsyncClient, ConnectionFailed, ConnectionLimits, Finished, Hints, TextDelta, Timeouts, errors
-from outrider.runtimes.scripted import (
+from outrider.runtimes.scripted_replies import (
     SENTENCE,
     Fault,
     Reply,

@@ -8,13 +8,7 @@ import pytest
 from sdk_wire import SOON, WIRE_ERRORS
 
 from outrider import ConnectionFailed, errors
-from outrider.runtimes.scripted import (
-    SENTENCE,
-    Fault,
-    Reply,
-    error_reply,
-    json_reply,
-)
+from outrider.runtimes.scripted_replies import SENTENCE, Fault, Reply, error_reply, json_reply
 from sdk.test_sdk_client import GOOD
 
 

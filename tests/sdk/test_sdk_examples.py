@@ -16,7 +16,8 @@ from sdk_wire import DONE, REPORT, USAGE, called, delta, stream_of
 
 from outrider import Agent, AsyncClient, Client, Finished, OtherDelta, Session, TextDelta, Usage
 from outrider.core import Report
-from outrider.runtimes.scripted import Recorded, Reply, ScriptedLane, completion_reply, event, json_reply
+from outrider.runtimes.scripted import ScriptedLane
+from outrider.runtimes.scripted_replies import Recorded, Reply, completion_reply, event, json_reply
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"

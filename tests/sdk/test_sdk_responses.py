@@ -9,7 +9,7 @@ import pytest
 from sdk_wire import REPORT, SOON, stream_of
 
 from outrider import ConnectionFailed, StreamState, errors
-from outrider.runtimes.scripted import Fault, Recorded, Reply, event, json_reply
+from outrider.runtimes.scripted_replies import Fault, Recorded, Reply, event, json_reply
 
 ROUTE = "/v1/responses"
 KEPT = ROUTE + "/resp_1"

@@ -9,7 +9,7 @@ import pytest
 from sdk_wire import DONE, SOON, delta
 
 from outrider import ConnectionFailed, Finished, TextDelta, errors
-from outrider.runtimes.scripted import Fault, Recorded, Reply, event, json_reply
+from outrider.runtimes.scripted_replies import Fault, Recorded, Reply, event, json_reply
 
 RUN = {
     "id": "run_1",

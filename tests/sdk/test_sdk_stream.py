@@ -11,7 +11,7 @@ import pytest
 from sdk_wire import DONE, SOON, WIRE_ERRORS, delta, stream_of
 
 from outrider import ChatStream, ConnectionFailed, StreamState, TextDelta, errors
-from outrider.runtimes.scripted import Fault, Reply, chat_reply, error_event, error_reply, event
+from outrider.runtimes.scripted_replies import Fault, Reply, chat_reply, error_event, error_reply, event
 
 STREAM = chat_reply(stream=True, include_usage=True)
 

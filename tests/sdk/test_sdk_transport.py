@@ -21,7 +21,8 @@ from outrider import (
     TextDelta,
     Timeouts,
 )
-from outrider.runtimes.scripted import SENTENCE, Fault, Reply, ScriptedLane, chat_reply, error_reply
+from outrider.runtimes.scripted import ScriptedLane
+from outrider.runtimes.scripted_replies import SENTENCE, Fault, Reply, chat_reply, error_reply
 
 Call = Callable[[AsyncClient], Awaitable[Any]]
 

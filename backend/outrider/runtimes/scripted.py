@@ -14,36 +14,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from outrider.core import DRAFTERS, MAX_K, SURFACES
-from outrider.runtimes.scripted_replies import (
-    SENTENCE,
-    Fault,
-    Recorded,
-    Reply,
-    chat_reply,
-    completion_reply,
-    default_reply,
-    error_event,
-    error_reply,
-    event,
-    json_reply,
-)
-
-__all__ = [
-    "ANY_PLAN",
-    "IDLE_LOAD",
-    "SENTENCE",
-    "Fault",
-    "Recorded",
-    "Reply",
-    "ScriptedLane",
-    "chat_reply",
-    "completion_reply",
-    "default_reply",
-    "error_event",
-    "error_reply",
-    "event",
-    "json_reply",
-]
+from outrider.runtimes.scripted_replies import Fault, Recorded, Reply, default_reply, json_reply
 
 #: What `/v1/loads` says of a lane with nothing to do.
 IDLE_LOAD: Mapping[str, object] = {"num_running_reqs": 0, "num_waiting_reqs": 0, "max_running_requests": 16}

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Literal
 
 import orjson
@@ -100,7 +101,7 @@ def _flat_error(status: int, message: str) -> dict[str, object]:
     return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
 
 
-def chat_reply(
+def chat_reply(  # noqa: PLR0913 - one for each thing that a script varies
     pieces: Sequence[str] = SENTENCE,
     *,
     stream: bool,
@@ -110,37 +111,27 @@ def chat_reply(
     delay_s: float = 0.0,
     model: str = "scripted",
     rid: str = "scripted-1",
+    is_chat: bool = True,
 ) -> Reply:
-    """A chat completion in SGLang's event order, or whole; `stats` adds `sglext`, `delay_s` parts events."""
-    head = {"id": rid, "object": "chat.completion", "created": 1_700_000_000, "model": model}
+    """A completion in SGLang's event order, or whole; `stats` adds `sglext`, `delay_s` parts events."""
+    kind = "chat.completion" if is_chat else "text_completion"
+    head = {"id": rid, "object": kind, "created": 1_700_000_000, "model": model}
     end = _end(finish_reason)
     tail = _Tail(len(pieces), include_usage, stats, delay_s)
     if not stream:
-        message = {"role": "assistant", "content": "".join(pieces), "reasoning_content": None, "tool_calls": None}
-        return tail.whole(head | {"choices": [{"index": 0, "message": message, "logprobs": None} | end]})
+        text = "".join(pieces)
+        message = {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": None}
+        said = {"message": message} if is_chat else {"text": text}
+        return tail.whole(head | {"choices": [{"index": 0, **said, "logprobs": None} | end]})
+    if not is_chat:
+        return tail.stream(head, [{"text": text} for text in (*pieces, "")], end)
     deltas: list[dict[str, object]] = [{"content": piece, "reasoning_content": None} for piece in pieces]
     deltas = [{"role": "assistant", "content": "", "reasoning_content": None}, *deltas, {}]
     return tail.stream(head | {"object": "chat.completion.chunk"}, [{"delta": delta} for delta in deltas], end)
 
 
-def completion_reply(
-    pieces: Sequence[str] = SENTENCE,
-    *,
-    stream: bool,
-    include_usage: bool = False,
-    stats: SpecStats | None = None,
-    finish_reason: str = "stop",
-    delay_s: float = 0.0,
-    model: str = "scripted",
-    rid: str = "scripted-1",
-) -> Reply:
-    """A text completion; arguments as for `chat_reply`."""
-    head = {"id": rid, "object": "text_completion", "created": 1_700_000_000, "model": model}
-    end = _end(finish_reason)
-    tail = _Tail(len(pieces), include_usage, stats, delay_s)
-    if not stream:
-        return tail.whole(head | {"choices": [{"index": 0, "text": "".join(pieces), "logprobs": None} | end]})
-    return tail.stream(head, [{"text": text} for text in (*pieces, "")], end)
+#: The same of a text completion.
+completion_reply = partial(chat_reply, is_chat=False)
 
 
 def _end(finish_reason: str | None) -> dict[str, object]:
