@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from outrider.cli.bench.gateway import Figures, _measure, aims, percentile, summarise
+from outrider.cli.bench.gateway import Figures, _measure, gateway_aims, percentile, summarise
 from outrider.cli.bench.peers import peer_server
 from outrider.cli.bench.servers import server
 from outrider.cli.main import app
@@ -35,7 +35,7 @@ def test_a_lane_that_was_never_told_misses_the_aim():
     """One case is enough."""
     row = summarise(figures(abort_s={"whole": [0.01], "mid-stream": [None]}), figures())
     assert row.abort_max is None
-    met = {name: is_met for name, _, _, is_met in aims(row)}
+    met = {aim.aim: aim.is_met for aim in gateway_aims(row)}
     assert not met["abort_max"] and not met["requests_per_s"] and not met["added_p50"]
 
 

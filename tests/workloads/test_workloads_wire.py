@@ -9,7 +9,7 @@ import pytest
 
 from outrider.runtimes.scripted import ScriptedLane
 from outrider.runtimes.scripted_replies import Fault, Reply
-from outrider.workloads.wire import Wire, post
+from outrider.workloads.wire import Wire, fetch, get, post
 
 CHAT = "/v1/chat/completions"
 REQUEST = post(CHAT, {"messages": []}, "key")
@@ -23,10 +23,18 @@ async def test_answers_are_read_to_their_end_on_one_connection():
         wire = await Wire.connect(lane.url)
         assert await wire.ask(REQUEST) == b"{}"
         assert await wire.ask(REQUEST) == b"2\r\na\n\r\n2\r\nb\n\r\n0\r\n\r\n"
-        assert (await wire.ask(REQUEST), wire.status) == (b"no", 404)
+        with pytest.raises(ConnectionError, match="HTTP 404: b'no'"):
+            await wire.ask(REQUEST)
         assert lane.num_connections == 1
         assert lane.requests[0].headers["authorization"] == "Bearer key"
         wire.close()
+
+
+async def test_one_request_on_a_connection_of_its_own():
+    """Which is closed behind it."""
+    async with ScriptedLane() as lane:
+        assert b"scripted" in await fetch(lane.url, get("/v1/models", "key"))
+        assert lane.requests[0].headers["authorization"] == "Bearer key"
 
 
 async def test_the_first_byte_has_its_time():

@@ -189,8 +189,8 @@ class _Tail:
 
 def default_reply(request: Recorded) -> Reply:
     """`SENTENCE`, as the body asks for it; statistics when the body wants them and its plan speculates."""
-    make = {"/v1/chat/completions": chat_reply, "/v1/completions": completion_reply}.get(request.path)
-    if make is None:
+    is_chat = {"/v1/chat/completions": True, "/v1/completions": False}.get(request.path)
+    if is_chat is None:
         return error_reply(404, message=f"{request.path} is not scripted")
     try:
         body = request.json()
@@ -200,7 +200,8 @@ def default_reply(request: Recorded) -> Reply:
     stats = None
     if not plan.is_off and body.get("return_spec_tokens_details"):
         stats = SpecStats(3, 2, (1, 2) + (0,) * (plan.k - 1), num_proposed=3 * plan.k)
-    return make(
+    return chat_reply(
+        is_chat=is_chat,
         stream=bool(body.get("stream")),
         include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
         stats=stats,

@@ -19,7 +19,6 @@ class Wire(asyncio.Protocol):
     """One request at a time. Times are `time.monotonic()`, the same clock in every process of a machine."""
 
     def __init__(self) -> None:
-        self.status = 0
         self.first_s: float | None = None
         """Arrival of the first byte of the body."""
         self.on_body: Callable[[bytes], None] | None = None
@@ -27,7 +26,7 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[bytes] | None = None
         self._buffer = bytearray()
-        self._body_at = 0
+        self._body_at = self._status = 0
         self._end: int | None = None
 
     @classmethod
@@ -38,14 +37,20 @@ class Wire(asyncio.Protocol):
         return protocol
 
     async def ask(self, request: bytes) -> bytes:
-        """The body of the answer, in its frames when it is chunked; ConnectionError when the server closes before."""
+        """The body of the answer, in its frames when it is chunked.
+
+        ConnectionError when its status is not 200 or the server closes before its end.
+        """
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError("the connection is closed")
         self._buffer.clear()
-        self._body_at, self._end, self.first_s, self.status = 0, None, None, 0
+        self._body_at, self._end, self.first_s, self._status = 0, None, None, 0
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        return await self._answer
+        answer = await self._answer
+        if self._status != 200:
+            raise ConnectionError(f"HTTP {self._status}: {answer[:300]!r}")
+        return answer
 
     def close(self) -> None:
         """Leave, whatever is under way."""
@@ -78,7 +83,7 @@ class Wire(asyncio.Protocol):
         at = self._buffer.find(b"\r\n\r\n")
         if at < 0:
             return False
-        self.status = int(self._buffer[9:12])
+        self._status = int(self._buffer[9:12])
         self._body_at = at + 4
         length = _LENGTH.search(self._buffer, 0, at)
         self._end = None if length is None else self._body_at + int(length[1])
@@ -89,6 +94,20 @@ class Wire(asyncio.Protocol):
         if self._end is not None:
             return len(self._buffer) >= self._end
         return self._buffer.endswith(_LAST_CHUNK, self._body_at)
+
+
+async def fetch(url: str, request: bytes) -> bytes:
+    """The answer's body, on a connection of its own. OSError."""
+    wire = await Wire.connect(url)
+    try:
+        return await wire.ask(request)
+    finally:
+        wire.close()
+
+
+def get(path: str, api_key: str) -> bytes:
+    """The bytes of a GET."""
+    return f"GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {api_key}\r\n\r\n".encode()
 
 
 def post(path: str, body: object, api_key: str) -> bytes:

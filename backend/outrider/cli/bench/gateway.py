@@ -8,29 +8,24 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from statistics import median
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import orjson
 import typer
 
 from outrider.cli.bench import real_lane
+from outrider.cli.bench.aims import Aim, aim_rows, at_least, at_most
 from outrider.cli.bench.peers import PEERS, peer_server
-from outrider.cli.bench.servers import API_KEY, DEPARTURES, HANG, HANG_BEGUN, MODEL, TICK, Server, server
-from outrider.cli.bench.show import JsonFile, write_json
+from outrider.cli.bench.servers import API_KEY, CHAT, DEPARTURES, HANG, HANG_BEGUN, MODEL, STAMP, TICK, Server, server
+from outrider.cli.bench.show import JsonFile, show, write_json
 from outrider.cli.console import refuse, run_async
 from outrider.workloads.conditions import conditions
-from outrider.workloads.wire import Wire, post
+from outrider.workloads.wire import Wire, fetch, post
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-CHAT = "/v1/chat/completions"
 NUM_CONNECTIONS, NUM_CALLS, NUM_TICKING, NUM_TEXTS = 32, 60, 8, 1024
 LOAD_S, ABORT_WAIT_S = 1.5, 2.0
-
-_STAMP = re.compile(rb"@(\d+\.\d+)")
 
 
 @dataclass
@@ -64,20 +59,13 @@ def _bodies(number: int) -> list[bytes]:  # of different texts: one that was see
     return [_body(f"Write a function that adds {one} numbers.") for one in range(number)]
 
 
-async def _ask(wire: Wire, request: bytes) -> bytes:
-    answer = await wire.ask(request)
-    if wire.status != 200:
-        raise RuntimeError(f"HTTP {wire.status}: {answer[:300]!r}")
-    return answer
-
-
 async def _measure_calls(target: Server, figures: Figures) -> float:
     """One at a time on a kept-alive connection; returns the median."""
     wire = await Wire.connect(target.url)
     times = []
     for request in _bodies(NUM_CALLS):
         began_s = time.monotonic()
-        await _ask(wire, request)
+        await wire.ask(request)
         times.append(time.monotonic() - began_s)
     wire.close()
     figures.call_s += times
@@ -88,7 +76,7 @@ async def _measure_first_byte(target: Server, figures: Figures) -> None:
     wire = await Wire.connect(target.url)
     for _ in range(NUM_CALLS):
         began_s = time.monotonic()
-        await _ask(wire, _body(is_stream=True))
+        await wire.ask(_body(is_stream=True))
         figures.first_byte_s.append((wire.first_s or time.monotonic()) - began_s)
     wire.close()
 
@@ -101,7 +89,7 @@ async def _measure_load(target: Server, figures: Figures) -> None:
     async def caller() -> None:
         wire = await Wire.connect(target.url)
         while time.monotonic() < end_s:
-            await _ask(wire, requests[next(count) % NUM_TEXTS])
+            await wire.ask(requests[next(count) % NUM_TEXTS])
         wire.close()
 
     began_s, cpu_s = time.monotonic(), time.process_time()
@@ -116,12 +104,12 @@ async def _measure_lag(target: Server, figures: Figures) -> None:
 
     def on_body(data: bytes) -> None:
         now_s = time.monotonic()
-        figures.lag_s.extend(now_s - float(stamp) for stamp in _STAMP.findall(data))
+        figures.lag_s.extend(now_s - float(stamp) for stamp in STAMP.findall(data))
 
     wires = [await Wire.connect(target.url) for _ in range(NUM_TICKING)]
     for wire in wires:
         wire.on_body = on_body
-    await asyncio.gather(*(_ask(wire, _body(TICK + "x", is_stream=True)) for wire in wires))
+    await asyncio.gather(*(wire.ask(_body(TICK + "x", is_stream=True)) for wire in wires))
     for wire in wires:
         wire.close()
 
@@ -142,16 +130,12 @@ async def _measure_aborts(target: Server, lane: Server, figures: Figures, number
 
 async def _departure(lane: Server, tag: str, left_s: float) -> float | None:
     """How long after `left_s` the lane saw the request of `tag` being left."""
-    wire = await Wire.connect(lane.url)
-    try:
-        while time.monotonic() - left_s < ABORT_WAIT_S:
-            departures = orjson.loads(await _ask(wire, post(DEPARTURES, {}, API_KEY)))
-            if tag in departures:
-                return float(departures[tag]) - left_s
-            await asyncio.sleep(0.02)
-        return None
-    finally:
-        wire.close()
+    while time.monotonic() - left_s < ABORT_WAIT_S:
+        departures = orjson.loads(await fetch(lane.url, post(DEPARTURES, {}, API_KEY)))
+        if tag in departures:
+            return float(departures[tag]) - left_s
+        await asyncio.sleep(0.02)
+    return None
 
 
 async def _measure(targets: Sequence[Server], rounds: int) -> list[Figures]:
@@ -221,40 +205,15 @@ def summarise(figures: Figures, direct: Figures) -> Summary:
     )
 
 
-#: Name of a figure, what it may be at most (or at least), and whether more is better.
-AIMS = (
-    ("added_p50", 1.0, False),
-    ("requests_per_s", 2000.0, True),
-    ("added_first_byte", 3.0, False),
-    ("added_lag_p99", 2.0, False),
-    ("abort_max", 50.0, False),
-    ("resident_mb", 80.0, False),
-)
+#: Figure and what it may be at most.
+AIMS = {"added_p50": 1.0, "added_first_byte": 3.0, "added_lag_p99": 2.0, "abort_max": 50.0, "resident_mb": 80.0}
 
 
-def aims(ours: Summary) -> list[tuple[str, float | None, str, bool]]:
-    """Figure, value, aim and whether it is met."""
-    rows = []
-    for name, limit, is_more_better in AIMS:
-        value: float | None = getattr(ours, name)
-        is_met = value is not None and (value >= limit if is_more_better else value <= limit)
-        rows.append((name, value, f"{'>=' if is_more_better else '<='} {limit:g}", is_met))
-    return rows
-
-
-def _table(rows: Sequence[Sequence[object]], columns: Sequence[str], title: str) -> Table:
-    from rich.table import Table
-
-    table = Table(*columns, title=title)
-    for row in rows:
-        table.add_row(*(_shown(value) for value in row))
-    return table
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return "met" if value else "MISSED"
-    return f"{value:.2f}" if isinstance(value, float) else "never" if value is None else str(value)
+def gateway_aims(ours: Summary) -> list[Aim]:
+    """What the gateway may add and use, and what it must do; a lane that was never told is a miss."""
+    speed = at_least("requests_per_s", ours.requests_per_s, 2000.0)
+    found = [speed, *(at_most(name, getattr(ours, name), limit) for name, limit in AIMS.items())]
+    return [replace(one, is_met=False, why="never") if one.figure is None else one for one in found]
 
 
 def gateway(
@@ -266,8 +225,6 @@ def gateway(
     lane_url: Annotated[str | None, typer.Option("--lane", help="Only what is added to this running lane.")] = None,
 ) -> None:
     """What a gateway adds: the lane asked directly, ours, a bare relay of the same HTTP library, and peers."""
-    from rich.console import Console
-
     if lane_url is not None:
         refuse({"--peer": peer, "--json": json_file}, "not of --lane, which gives one sentence")
         return typer.echo(real_lane.sentence(real_lane.measure(lane_url, rounds)))
@@ -283,16 +240,15 @@ def gateway(
         peers = (stack.enter_context(peer_server(name, lane.url)) for name in peer or [])
         targets = [lane, *ours, *peers]
         run_async(main())
-    rows = [summarise(one, figures[0]) for one in figures]
-    console = Console()
-    names, *lines = zip(*(asdict(row).values() for row in rows), strict=True)
-    table = [(title, *line) for title, line in zip(list(asdict(rows[0]))[1:], lines, strict=True)]
-    console.print(_table(table, ("ms", *map(str, names)), "one machine, interleaved rounds"))
-    console.print(_table(aims(rows[1]), ("figure", "outrider", "aim", ""), "aims"))
-    console.print("conditions: " + ", ".join(f"{key} {value}" for key, value in facts.items()), soft_wrap=True)
+    summaries = [summarise(one, figures[0]) for one in figures]
+    names = [field.name for field in fields(Summary) if field.name != "target"]
+    rows = [{"ms": name, **{one.target: getattr(one, name) for one in summaries}} for name in names]
+    notes = []
     if float(str(facts["load_1m"])) > float(str(facts["num_cores"])):
-        console.print("the machine was busy before the start: the tails say little")
-    if max(row.client_share for row in rows[1:]) > 0.8:
-        console.print("the client used over 80 % of a core: requests/s are a lower bound")
-    data = {"conditions": facts, "summary": [*map(asdict, rows)], "figures": [*map(asdict, figures)]}
+        notes.append("the machine was busy before the start: the tails say little")
+    if max(one.client_share for one in summaries[1:]) > 0.8:
+        notes.append("the client used over 80 % of a core: requests/s are a lower bound")
+    tables = {"one machine, interleaved rounds": rows, "aims": aim_rows(gateway_aims(summaries[1]))}
+    show(tables, notes, facts)
+    data = {"conditions": facts, "summary": [*map(asdict, summaries)], "figures": [*map(asdict, figures)]}
     write_json(json_file, data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,16 +13,14 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.cli.bench.aims import Aim, aim_rows, at_most
-from outrider.cli.bench.servers import API_KEY, MODEL, PACE, Server, server
+from outrider.cli.bench.servers import API_KEY, CHAT, MODEL, PACE, STAMP, Server, metrics_page, server
 from outrider.cli.bench.show import JsonFile, show, write_json
 from outrider.cli.console import run_async
 from outrider.workloads.conditions import conditions
 from outrider.workloads.stretch import OPENING_S
 from outrider.workloads.wire import Wire, post
 
-CHAT = "/v1/chat/completions"
 _LAG = "outrider_event_loop_lag_seconds"
-_STAMP = re.compile(rb"@(\d+\.\d+)")
 _SAMPLE_S = 1.0
 #: Of a soak that is flat: what the last fifth may use more than the second.
 _MAX_GROWTH_MB = 5.0
@@ -93,24 +90,14 @@ class _Caller:
 
     async def _ask(self, wire: Wire, request: bytes) -> None:
         await wire.ask(request)
-        if wire.status != 200:
-            raise ConnectionError(f"HTTP {wire.status}")
         self._measured.num_done += 1
 
     def _take(self, data: bytes) -> None:
         measured = self._measured
-        for stamp in _STAMP.findall(data):
+        for stamp in STAMP.findall(data):
             measured.num_events += 1
             if measured.num_events % 100 == 0:
                 measured.relay_s.append(time.monotonic() - float(stamp))
-
-
-async def _page(gateway: Server) -> str:
-    wire = await Wire.connect(gateway.url)
-    try:
-        return (await wire.ask(b"GET /metrics HTTP/1.1\r\nHost: bench\r\n\r\n")).decode()
-    finally:
-        wire.close()
 
 
 def lag_counts(page: str) -> dict[float, float]:
@@ -135,13 +122,13 @@ async def measure(gateway: Server, load: Load) -> Measured:
         streams.append(asyncio.create_task(caller))
         await asyncio.sleep(OPENING_S)
     await asyncio.sleep(_SAMPLE_S)
-    before = lag_counts(await _page(gateway))
+    before = lag_counts(await metrics_page(gateway))
     measured.num_events, measured.num_done = 0, 0
     measured.relay_s.clear()
     while len(measured.resident_mb) * _SAMPLE_S < load.total_s and not all(one.done() for one in streams):
         await asyncio.sleep(_SAMPLE_S)
         measured.resident_mb.append(gateway.resident_mb)
-    after = lag_counts(await _page(gateway))
+    after = lag_counts(await metrics_page(gateway))
     measured.lag_counts = {edge: count - before.get(edge, 0.0) for edge, count in after.items()}
     for one in streams:
         one.cancel()

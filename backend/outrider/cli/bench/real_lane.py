@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from statistics import median
 
-from outrider.cli.bench.servers import API_KEY, server
+from outrider.cli.bench.servers import API_KEY, CHAT, server
 from outrider.cli.console import run_async
 from outrider.errors import ConfigError
 from outrider.workloads.wire import Wire, post
 
-CHAT = "/v1/chat/completions"
 PAIRS_PER_ROUND = 20
 #: What the gateway may add, in milliseconds.
 AIM_MS = 1.0
@@ -54,9 +53,11 @@ def measure(lane_url: str, rounds: int) -> Added:
         ours.close()
 
     with server("outrider", lane_url) as gateway:
-        run_async(main())
-    seen = pairs[2:]  # the first ones fill caches
-    return summarise(seen)
+        try:
+            run_async(main())
+        except ConnectionError as error:
+            raise ConfigError(f"--lane {lane_url}: {error}") from error
+    return summarise(pairs[2:])  # the first ones fill caches
 
 
 def summarise(pairs: Sequence[tuple[float, float]]) -> Added:
@@ -82,9 +83,7 @@ def sentence(found: Added) -> str:
 
 async def _ask(wire: Wire, request: bytes) -> float:
     began_s = time.monotonic()
-    answer = await wire.ask(request)
-    if wire.status != 200:
-        raise ConfigError(f"the lane answered HTTP {wire.status}: {answer[:300]!r}")
+    await wire.ask(request)
     return time.monotonic() - began_s
 
 

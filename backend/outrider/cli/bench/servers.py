@@ -8,19 +8,24 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outrider.cli.console import run_async
 from outrider.runtimes.scripted import ScriptedLane
 from outrider.runtimes.scripted_replies import Fault, Recorded, Reply, default_reply, event, json_reply
+from outrider.workloads.wire import fetch, get
+
+if TYPE_CHECKING:
+    from outrider.runtimes.lane import Lane
 
 MODEL = "scripted"
+CHAT = "/v1/chat/completions"
 API_KEY = "bench-key"
 #: What stands in a prompt to have the lane do it; a tag follows.
 HANG, HANG_BEGUN, TICK = "bench hang ", "bench begin ", "bench tick "
@@ -30,6 +35,9 @@ PACE = "bench pace "
 DEPARTURES = "/generate"
 NUM_TICKS = 40
 TICK_S = 0.02
+
+#: The moment at which the lane wrote an event that ticks or keeps pace.
+STAMP = re.compile(rb"@(\d+\.\d+)")
 
 _EVENTS = (("Content-Type", "text/event-stream"),)
 _TAG = re.compile(rb"bench (?:hang|begin|tick) (\w+)")
@@ -52,6 +60,11 @@ class Server:
         """Memory of the process and its children, in MB."""
         pids = [self.pid, *descendants(self.pid)]
         return sum(_resident_kb(pid) for pid in pids) / 1024
+
+
+async def metrics_page(gateway: Server) -> str:
+    """What it says of itself now."""
+    return (await fetch(gateway.url, get("/metrics", API_KEY))).decode()
 
 
 def _resident_kb(pid: int) -> int:
@@ -123,20 +136,33 @@ async def _lane() -> AsyncIterator[str]:
             yield lane.url
 
 
-@asynccontextmanager
-async def _gateway(lane_url: str) -> AsyncIterator[str]:
-    """With a key and its limits, policies and metrics on."""
-    from outrider.app import serving
-    from outrider.config import AdmissionSection, AuthSection, Config, KeySection, ServerSection
+def _gateway(lane_url: str) -> AbstractAsyncContextManager[str]:
+    from outrider.config import AdmissionSection
     from outrider.runtimes.lane import Lane
 
-    lane = Lane(MODEL, lane_url)
+    return _serving(Lane(MODEL, lane_url), admission=AdmissionSection(max_in_flight=_MAX_IN_FLIGHT))
+
+
+def _embedded(model: str) -> AbstractAsyncContextManager[str]:
+    """Gateway and engine as `outrider serve` starts them without a configuration."""
+    from outrider.config import LaneSection
+
+    return _serving(None, lanes=(LaneSection(model=model),))
+
+
+@asynccontextmanager
+async def _serving(own: Lane | None, **sections: Any) -> AsyncIterator[str]:
+    """With a key of its own, as those that the environment may hold are in force too, and its limits, policies and
+    metrics on."""
+    from outrider.app import serving
+    from outrider.config import AuthSection, Config, KeySection, ServerSection
+
     digest = sha256(API_KEY.encode()).hexdigest()
     key = KeySection(name="bench", sha256=digest, requests_per_min=10**9, tokens_per_min=10**12)
-    places = AdmissionSection(max_in_flight=_MAX_IN_FLIGHT)
-    config = Config(server=ServerSection(port=0), auth=AuthSection(keys=(key,)), admission=places)
-    async with serving(config, lanes=[lane]) as gateway:
-        await lane.wait_until_ready()
+    config = Config(server=ServerSection(port=0), auth=AuthSection(keys=(key,)), **sections)
+    async with serving(config, lanes=None if own is None else [own]) as gateway:
+        for lane in gateway.pool.lanes:
+            await lane.wait_until_ready()
         gc.freeze()  # as `outrider serve` does
         yield gateway.url
 
@@ -170,22 +196,6 @@ async def _relay(lane_url: str) -> AsyncIterator[str]:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
         await runner.cleanup()
-
-
-@asynccontextmanager
-async def _embedded(model: str) -> AsyncIterator[str]:
-    """Gateway and engine as `outrider serve` starts them without a configuration."""
-    from outrider.app import serving
-    from outrider.config import AuthSection, Config, KeySection, LaneSection, ServerSection
-
-    # With a key of its own: those that the environment may hold are in force here, too.
-    auth = AuthSection(keys=(KeySection(name="bench", sha256=sha256(API_KEY.encode()).hexdigest()),))
-    config = Config(server=ServerSection(port=0), auth=auth, lanes=(LaneSection(model=model),))
-    async with serving(config) as gateway:
-        for lane in gateway.pool.lanes:
-            await lane.wait_until_ready()
-        gc.freeze()  # as `outrider serve` does
-        yield gateway.url
 
 
 _KINDS: dict[str, Callable[..., Any]] = {

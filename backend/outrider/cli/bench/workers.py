@@ -19,18 +19,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.cli.bench.aims import Aim, aim_rows, at_least
 from outrider.cli.bench.served import busy_s, cpu_s, served
-from outrider.cli.bench.servers import API_KEY, MODEL, Server, server
+from outrider.cli.bench.servers import API_KEY, CHAT, MODEL, Server, metrics_page, server
 from outrider.cli.bench.show import JsonFile, show, write_json
 from outrider.cli.console import run_async
 from outrider.workloads.conditions import conditions
-from outrider.workloads.wire import Wire, post
+from outrider.workloads.wire import Wire, get, post
 
-CHAT = "/v1/chat/completions"
 #: What so many workers must reach of one, for each that is added to it.
 AIM = 0.8
 #: Of all cores: where more are busy, the machine is what limits.
 _FULL = 0.9
-_WHICH = f"GET /outrider/lanes HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {API_KEY}\r\n\r\n".encode()
+_WHICH = get("/outrider/lanes", API_KEY)
 _WARM_S, _IDLE_S = 1.0, 2.0
 
 
@@ -88,9 +87,7 @@ class _Bench:
 
         async def caller(wire: Wire) -> None:
             while time.monotonic() - began_s < seconds:
-                answer = await wire.ask(self._request)
-                if wire.status != 200:
-                    raise RuntimeError(f"HTTP {wire.status}: {answer[:300]!r}")
+                await wire.ask(self._request)
                 next(count)
 
         await asyncio.gather(*map(caller, wires))
@@ -118,11 +115,8 @@ class _Bench:
 
     async def _answered(self) -> Counter[str]:
         """Requests by worker, all under one name where there is one process."""
-        wire = await Wire.connect(self._gateway.url)
-        page = await wire.ask(b"GET /metrics HTTP/1.1\r\nHost: bench\r\n\r\n")
-        wire.close()
         found: Counter[str] = Counter()
-        for family in text_string_to_metric_families(page.decode()):
+        for family in text_string_to_metric_families(await metrics_page(self._gateway)):
             for one in family.samples:
                 if one.name == "outrider_requests_total" and one.labels["route"] == CHAT:
                     found[one.labels.get("worker", "0")] += int(one.value)
