@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from outrider.app import Gateway
     from outrider.core import Report
     from outrider.sdk.client import AsyncClient
     from outrider.workloads.suite import Job
@@ -66,13 +65,14 @@ async def _demo(config: Config) -> None:
     from rich.console import Console
 
     from outrider.app import serving
+    from outrider.cli.serve import wait_for_lanes
     from outrider.sdk.client import AsyncClient
     from outrider.workloads.suite import load_prompts
 
     console = Console()
     prompts = {prompt.name: prompt for prompt in load_prompts(packaged_data("workloads") / "tasks.yaml")}
     async with serving(config) as gateway:
-        await _wait_until_ready(console, gateway)
+        await wait_for_lanes(console, gateway)
         async with AsyncClient(f"{gateway.url}/v1") as client:
             await client.chat("Hi", max_tokens=8)  # the first request of a process pays for warming up
             pairs = []
@@ -83,13 +83,6 @@ async def _demo(config: Config) -> None:
     console.print(_table(pairs))
     for prompt, decided, _ in pairs:
         console.print(f"[bold]{prompt.task}[/bold]: " + "; ".join(decided.report.reasons), highlight=False)
-
-
-async def _wait_until_ready(console: Console, gateway: Gateway) -> None:
-    from outrider.cli.serve import wait_for_lanes
-
-    console.print(f"gateway listens on [bold]{gateway.url}[/bold]")
-    await wait_for_lanes(console, gateway)
 
 
 async def _stream(console: Console, client: AsyncClient, prompt: Job, *, is_off: bool) -> Timed:

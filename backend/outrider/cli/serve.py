@@ -90,7 +90,6 @@ async def _announce(gateway: Gateway) -> None:
     from rich.console import Console
 
     console = Console(stderr=True)
-    console.print(f"gateway listens on [bold]{gateway.url}[/bold]")
     await wait_for_lanes(console, gateway)
     Console().print(
         _snippets(gateway.url, gateway.pool.models()[0].id), markup=False, highlight=False, soft_wrap=True
@@ -98,7 +97,8 @@ async def _announce(gateway: Gateway) -> None:
 
 
 async def wait_for_lanes(console: Console, gateway: Gateway) -> None:
-    """Show the lanes until all are ready. A lane that fails shows why, once per failure."""
+    """Show the address, and the lanes until all are ready. A lane that fails shows why, once per failure."""
+    console.print(f"gateway listens on [bold]{gateway.url}[/bold]")
     shown: dict[str, str | None] = {}
     with console.status("") as spinner:
         # Lanes that somebody else runs are known only once their names are resolved.

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, Unpack
 
-from outrider.errors import ModelNotFound
 from outrider.sdk.chat_stream import ChatStream
 from outrider.sdk.options import CallOptions, ClientOptions, Options
 from outrider.sdk.request import CallFields, ChatFields, Messages, chat_ask, completions_ask
 from outrider.sdk.responses import Responses
-from outrider.sdk.results import ChatResult, RawResponse, parsed
+from outrider.sdk.results import ChatResult, RawResponse
 from outrider.sdk.runs import Runs
-from outrider.sdk.source import Source
 from outrider.sdk.transport import Ask, Connections, Query, Transport
-from outrider.sdk.wire import Model, ModelList
+from outrider.sdk.wire import Model
 
 #: Methods that have the same effect however often they are sent.
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
@@ -50,9 +49,8 @@ class AsyncClient:
 
     def _use(self, transport: Transport) -> None:
         self._transport = transport
-        self._model = transport.options.model
-        self.responses = Responses(transport, self._with_model)
-        self.runs = Runs(transport, self._with_model)
+        self.responses = Responses(transport)
+        self.runs = Runs(transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,7 +73,7 @@ class AsyncClient:
         if unknown := sorted(options.keys() - CallOptions.__annotations__.keys()):
             raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
         other = object.__new__(type(self))
-        settings = replace(self._transport.options, **({"model": self._model} | options))
+        settings = replace(self._transport.options, **({"model": self._transport.model} | options))
         other._use(Transport(settings, self._transport.connections))
         return other
 
@@ -86,8 +84,7 @@ class AsyncClient:
 
             print([model.id for model in await client.models()])
         """
-        answer = await self._transport.fetch(Ask("GET", "/models"))
-        return parsed(ModelList, answer.json()).data
+        return await self._transport.models()
 
     async def chat(self, messages: Messages, **fields: Unpack[ChatFields]) -> ChatResult:
         """One whole answer; text stands for one user message. Raises what the class says.
@@ -99,8 +96,7 @@ class AsyncClient:
             if result.report and result.report.observed:
                 print(result.report.effective.drafter, result.report.observed.accept_length)
         """
-        ask = await self._with_model(chat_ask(messages, fields, is_stream=False))
-        return ChatResult.read(await self._transport.fetch(ask))
+        return ChatResult.read(await self._transport.fetch(chat_ask(messages, fields, is_stream=False)))
 
     def chat_stream(
         self, messages: Messages, *, counts_tokens: bool = False, **fields: Unpack[ChatFields]
@@ -125,8 +121,7 @@ class AsyncClient:
 
             result = await client.completions("def add(a, b):", max_tokens=32, task="code")
         """
-        ask = await self._with_model(completions_ask(prompt, fields, is_stream=False))
-        return ChatResult.read(await self._transport.fetch(ask))
+        return ChatResult.read(await self._transport.fetch(completions_ask(prompt, fields, is_stream=False)))
 
     def completions_stream(
         self, prompt: str | Sequence[int], *, counts_tokens: bool = False, **fields: Unpack[CallFields]
@@ -167,18 +162,4 @@ class AsyncClient:
     def _stream(self, ask: Ask, counts_tokens: bool) -> ChatStream:
         if counts_tokens:
             ask.body["stream_options"] |= {"continuous_usage_stats": True}
-
-        async def open_source() -> Source:
-            return await self._transport.opened(await self._with_model(ask))
-
-        return ChatStream(open_source)
-
-    async def _with_model(self, ask: Ask) -> Ask:
-        if "model" not in ask.body:
-            if self._model is None:
-                models = await self.models()
-                if not models:
-                    raise ModelNotFound("the server lists no models")
-                self._model = models[0].id
-            ask.body["model"] = self._model
-        return ask
+        return ChatStream(partial(self._transport.opened, ask))

@@ -150,7 +150,8 @@ def _ask(path: str, body: dict[str, Any], fields: dict[str, Any], more: frozense
         body["outrider"] = wire
     headers = _headers(given.get("priority"), given.get("deadline_s"))
     body |= _extra(body, given.get("extra_body") or {})
-    return Ask("POST", path, body, headers | dict(given.get("extra_headers") or {}), given.get("extra_query") or {})
+    headers |= given.get("extra_headers") or {}
+    return Ask("POST", path, body, headers, given.get("extra_query") or {}, needs_model=True)
 
 
 def _plain(name: str, value: Any) -> Any:

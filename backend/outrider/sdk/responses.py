@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal, Unpack
 from urllib.parse import quote
 
@@ -79,14 +80,12 @@ class Responses:
         response = await client.responses("And in German?", previous_response_id=response.id)
     """
 
-    def __init__(self, transport: Transport, with_model: Callable[[Ask], Awaitable[Ask]]) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._with_model = with_model
 
     async def __call__(self, input: Messages, **fields: Unpack[ResponseFields]) -> Response:
         """One answer; text stands for one user message. Raises what the class says."""
-        ask = await self._with_model(responses_ask(input, fields, is_stream=False))
-        return await self._response(ask)
+        return await self._response(responses_ask(input, fields, is_stream=False))
 
     def stream(self, input: Messages, **fields: Unpack[ResponseFields]) -> ResponseStream:
         """The same, event by event: enter the stream to send the request, then iterate. Raises what the class says.
@@ -96,12 +95,7 @@ class Responses:
             async with client.responses.stream("Count to ten.") as stream:
                 response = await stream.result()
         """
-        ask = responses_ask(input, fields, is_stream=True)
-
-        async def open_source() -> Source:
-            return await self._transport.opened(await self._with_model(ask))
-
-        return ResponseStream(open_source)
+        return ResponseStream(partial(self._transport.opened, responses_ask(input, fields, is_stream=True)))
 
     async def get(self, id: str) -> Response:
         """The response as it is now. Raises what the class says.

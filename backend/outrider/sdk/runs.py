@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Unpack
 from urllib.parse import quote
@@ -28,9 +27,8 @@ class Runs:
         print(result.text)
     """
 
-    def __init__(self, transport: Transport, with_model: Callable[[Ask], Awaitable[Ask]]) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._with_model = with_model
 
     async def start(self, messages: Messages, **fields: Unpack[ChatFields]) -> Run:
         """Begin a chat; arguments and errors as of `AsyncClient.chat`.
@@ -42,7 +40,7 @@ class Runs:
 
             run = await client.runs.start("Write a long story.", priority="bulk")
         """
-        ask = await self._with_model(chat_ask(messages, fields, is_stream=True))
+        ask = chat_ask(messages, fields, is_stream=True)
         ask.body["outrider"] = ask.body.get("outrider", {}) | {"background": True}
         return parsed(Run, (await self._transport.fetch(replace(ask, is_once=True))).json())
 

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import aiohttp
 import orjson
 
-from outrider.errors import APIError, ConnectionFailed, ConnectionTimeout, from_wire
+from outrider.errors import APIError, ConnectionFailed, ConnectionTimeout, ModelNotFound, from_wire
 from outrider.sdk.options import Options
-from outrider.sdk.results import Head, RawResponse
+from outrider.sdk.results import Head, RawResponse, parsed
 from outrider.sdk.retry import Refusal, retry_after_s, retry_delay_s
 from outrider.sdk.source import EventSource
+from outrider.sdk.wire import Model, ModelList
 from outrider.version import __version__
 
 T = TypeVar("T")
@@ -43,6 +44,8 @@ class Ask:
     """The path stands beside `/v1` and not under it."""
     is_once: bool = False
     """Not sent again when it may have had its effect."""
+    needs_model: bool = False
+    """Where the body names none, the client's own goes in when it is sent."""
 
 
 class Connections:
@@ -92,6 +95,22 @@ class Transport:
         self.options = options
         self.connections = connections
         self._times = options.timeouts
+        self.model = options.model
+        """Of calls that name none; None until one has asked for the first that the server lists."""
+
+    async def models(self) -> list[Model]:
+        """Those that the server offers. Raises APIError, ConnectionFailed."""
+        return parsed(ModelList, (await self.fetch(Ask("GET", "/models"))).json()).data
+
+    async def _name_model(self, ask: Ask) -> None:
+        if not ask.needs_model or "model" in ask.body:
+            return
+        if self.model is None:
+            models = await self.models()
+            if not models:
+                raise ModelNotFound("the server lists no models")
+            self.model = models[0].id
+        ask.body["model"] = self.model
 
     async def fetch(self, ask: Ask) -> RawResponse:
         """One whole answer with a good status. Raises APIError, ConnectionFailed."""
@@ -104,6 +123,7 @@ class Transport:
                 return _refusal(response, data)
             return RawResponse(_head(response, num_retries), data)
 
+        await self._name_model(ask)
         return await self._retrying(attempt, ask, self.options.max_retries)
 
     async def open_stream(self, ask: Ask, max_retries: int | None = None) -> EventSource | None:
@@ -128,6 +148,7 @@ class Transport:
                     on_failure.pop_all()
                 return source
 
+        await self._name_model(ask)
         return await self._retrying(attempt, ask, self.options.max_retries if max_retries is None else max_retries)
 
     async def opened(self, ask: Ask) -> EventSource:

@@ -77,30 +77,9 @@ def _note_choosers(verify_input: Any, batch: Any, *args: Any, **kwargs: Any) -> 
     ]
 
 
-def _verify(
-    *,
-    predicts: torch.Tensor,
-    accept_index: torch.Tensor,
-    accept_token_num: torch.Tensor,
-    candidates: torch.Tensor,
-    retrive_index: torch.Tensor,
-    retrive_next_token: torch.Tensor,
-    retrive_next_sibling: torch.Tensor,
-    target_probs: torch.Tensor,
-    **_: object,
-) -> None:
+def _verify(*, target_probs: torch.Tensor, **given: Any) -> None:
     """Stands in for SGLang's kernel. `target_probs` are logits here: the functions before it leave them alone."""
-    verify_trees(
-        _current.choosers,
-        predicts=predicts,
-        accept_index=accept_index,
-        accept_token_num=accept_token_num,
-        candidates=candidates,
-        retrive_index=retrive_index,
-        retrive_next_token=retrive_next_token,
-        retrive_next_sibling=retrive_next_sibling,
-        logits=target_probs,
-    )
+    verify_trees(_current.choosers, logits=target_probs, **given)
 
 
 def _is_greedy(*, is_all_greedy: bool, **_: object) -> bool:

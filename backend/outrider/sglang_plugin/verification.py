@@ -71,6 +71,7 @@ def verify_trees(  # noqa: PLR0913 - what SGLang hands over
     retrive_next_token: torch.Tensor,
     retrive_next_sibling: torch.Tensor,
     logits: torch.Tensor,
+    **_: object,
 ) -> None:
     """Walk each tree by sample-and-match. `logits` [B, N, V] are final but for temperature and filters.
 
