@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from outrider.cli.bench.gateway import Figures, _measure, gateway_aims, percentile, summarise
+from outrider.cli.bench.gateway import Figures, _measure, gateway_aims, summarise
 from outrider.cli.bench.peers import peer_server
 from outrider.cli.bench.servers import server
 from outrider.cli.main import app
@@ -37,11 +37,6 @@ def test_a_lane_that_was_never_told_misses_the_aim():
     assert row.abort_max is None
     met = {aim.aim: aim.is_met for aim in gateway_aims(row)}
     assert not met["abort_max"] and not met["requests_per_s"] and not met["added_p50"]
-
-
-def test_percentiles():
-    """The value at that share of the sorted list, the last one at the end."""
-    assert (percentile([3, 1, 2], 0.5), percentile([1, 2], 0.99), percentile([5], 0.0)) == (2, 2, 5)
 
 
 def test_an_unknown_peer_is_named():

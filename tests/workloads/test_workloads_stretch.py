@@ -12,7 +12,7 @@ from outrider.workloads.results import Arm, Record, Stretch
 from outrider.workloads.stretch import Due, Turn, run_stretch
 from outrider.workloads.suite import Job
 from outrider.workloads.target import opened
-from outrider.workloads.watch import Seen, judged
+from outrider.workloads.watch import Seen, judged, percentile
 from paced_lane import STAMP, pace, paced_lane
 
 
@@ -85,3 +85,8 @@ def test_it_does_not_cry_wolf() -> None:
     """A few requests a second are no load for it."""
     _, _, seen = measured(pace(5, 5, 2), 20, per_s=40)
     assert seen.cpu_share < 0.5
+
+
+def test_percentiles():
+    """The value at that share of the sorted list, the last one at the end."""
+    assert (percentile([3, 1, 2], 0.5), percentile([1, 2], 0.99), percentile([5], 0.0)) == (2, 2, 5)

@@ -1,8 +1,9 @@
-"""Files that users write, YAML and JSON lines: read and checked, with file and line of what is wrong."""
+"""Files of YAML and JSON: read and checked, with file and line of what is wrong; written whole or not at all."""
 
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,20 @@ from pydantic import BaseModel, ValidationError
 from outrider.errors import ConfigError
 
 M = TypeVar("M", bound=BaseModel)
+
+
+def problem_of(error: ValidationError, behind: int = 0) -> str:
+    """The first one, behind the key that is wrong; `behind` parts of its place are not the file's."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"][behind:]))
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
+
+
+def write_whole(path: Path, data: BaseModel) -> None:
+    """As JSON; a process that is killed meanwhile leaves the old file."""
+    part = path.with_suffix(".part")
+    part.write_text(data.model_dump_json() + "\n", encoding="utf-8")
+    os.replace(part, path)
 
 
 def read_text(path: Path) -> str:
@@ -35,25 +50,22 @@ def read_yaml(path: Path, kind: type[M]) -> M:
         line = "" if mark is None else f"{mark.line + 1}: "
         raise ConfigError(f"{path}:{line} {getattr(error, 'problem', None) or error}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        number = _line_of(yaml.compose(text, Loader=yaml.SafeLoader), first["loc"])
-        raise ConfigError(f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}") from error
+        number = _line_of(yaml.compose(text, Loader=yaml.SafeLoader), error.errors()[0]["loc"])
+        raise ConfigError(f"{path}:{number}: {problem_of(error)}") from error
 
 
 def read_lines(path: Path, kind: type[M]) -> list[M]:
     """One JSON object a line; empty lines are passed over. ConfigError names the file, the line and the key."""
     lines = read_text(path).splitlines()
-    return [_parsed(path, number, line, kind) for number, line in enumerate(lines, 1) if line.strip()]
+    return [parsed_line(path, number, line, kind) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _parsed(path: Path, number: int, line: str, kind: type[M]) -> M:
+def parsed_line(path: Path, number: int, line: str | bytes, kind: type[M]) -> M:
+    """ConfigError as of `read_lines`."""
     try:
         return kind.model_validate_json(line)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}") from error
+        raise ConfigError(f"{path}:{number}: {problem_of(error)}") from error
 
 
 def _line_of(node: yaml.Node | None, location: Sequence[int | str]) -> int:

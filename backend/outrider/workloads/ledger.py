@@ -7,10 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from outrider.errors import ConfigError
 from outrider.workloads.figures import Key
+from outrider.workloads.files import parsed_line
 from outrider.workloads.results import Arm, Record, Stretch
 
 LEDGER = "records.jsonl"
@@ -49,8 +50,6 @@ class Ledger:
         self.head = head
         self.records: list[Record] = []
         self.stretches: list[Stretch] = []
-        self.num_taken_up = 0
-        """Requests that were there already."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lines = self._path.read_bytes().split(b"\n") if self._path.exists() else [b""]
@@ -87,10 +86,7 @@ class Ledger:
 
     def _take_up(self, head: Head, lines: Sequence[bytes]) -> None:
         for number, raw in enumerate(lines, 1):
-            try:
-                line = _Line.model_validate_json(raw)
-            except ValidationError as error:
-                raise ConfigError(f"{self._path}:{number}: {error.errors()[0]['msg']}") from error
+            line = parsed_line(self._path, number, raw, _Line)
             if line.head is not None and line.head != head:
                 raise ConfigError(
                     f"{self._path.parent} holds another run ({_difference(line.head, head)}); name a new folder"
@@ -98,7 +94,6 @@ class Ledger:
             self.records += line.job or ()
             if line.stretch is not None:
                 self.stretches.append(line.stretch)
-        self.num_taken_up = len(self.records)
 
     def _write(self, line: _Line) -> None:
         self._file.write(line.model_dump_json(exclude_unset=True).encode() + b"\n")

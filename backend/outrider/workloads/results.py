@@ -5,7 +5,6 @@ Times are seconds from the beginning of the stretch that a request belongs to; d
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from outrider.core import Observed, WirePlan
 from outrider.errors import ConfigError
+from outrider.workloads.files import problem_of, write_whole
 
 #: The file's name in the folder of a run.
 RESULT = "result.json"
@@ -232,11 +232,8 @@ class Result(_Part):
 
 def write_result(result: Result, folder: Path) -> Path:
     """`result.json` in the folder, whole or not at all."""
-    path = folder / RESULT
-    part = path.with_suffix(".part")
-    part.write_text(result.model_dump_json() + "\n", encoding="utf-8")
-    os.replace(part, path)
-    return path
+    write_whole(folder / RESULT, result)
+    return folder / RESULT
 
 
 def read_result(path: Path) -> Result:
@@ -247,5 +244,4 @@ def read_result(path: Path) -> Result:
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ConfigError(f"{file}: {problem_of(error)}") from error

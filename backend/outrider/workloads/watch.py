@@ -28,12 +28,12 @@ class Seen:
     @property
     def lag_p99_ms(self) -> float:
         """Of the client's event loop."""
-        return 1000 * _p99(self.lag_s)
+        return 1000 * percentile(self.lag_s, 0.99)
 
     @property
     def late_p99_ms(self) -> float:
         """Of requests that were sent later than meant."""
-        return 1000 * _p99(self.late_s)
+        return 1000 * percentile(self.late_s, 0.99)
 
 
 @asynccontextmanager
@@ -73,5 +73,6 @@ def judged(stretches: Sequence[Stretch]) -> Generator:
     )
 
 
-def _p99(values: Sequence[float]) -> float:
-    return sorted(values)[min(int(0.99 * len(values)), len(values) - 1)] if values else 0.0
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value at or below which `share` of the values lie; 0 of none."""
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)] if values else 0.0

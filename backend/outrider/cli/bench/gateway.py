@@ -22,6 +22,7 @@ from outrider.cli.bench.servers import API_KEY, CHAT, DEPARTURES, HANG, HANG_BEG
 from outrider.cli.bench.show import JsonFile, show, write_json
 from outrider.cli.console import refuse, run_async
 from outrider.workloads.conditions import conditions
+from outrider.workloads.watch import percentile
 from outrider.workloads.wire import Wire, fetch, post
 
 NUM_CONNECTIONS, NUM_CALLS, NUM_TICKING, NUM_TEXTS = 32, 60, 8, 1024
@@ -158,11 +159,6 @@ async def _measure(targets: Sequence[Server], rounds: int) -> list[Figures]:
     for target in targets:
         seen[target.name].resident_mb = target.resident_mb
     return list(seen.values())
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value at or below which `share` of the values lie."""
-    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from outrider.cli.bench.samples import SETTING_OFF, Case, Sample, Setting
 from outrider.errors import ConfigError
+from outrider.workloads.files import write_whole
 
 FILE = "grid.json"
 
@@ -105,9 +105,7 @@ def read_grid(folder: Path, scope: Scope) -> Grid:
 
 def write_grid(grid: Grid, folder: Path) -> None:
     """Whole or not at all."""
-    part = folder / f"{FILE}.part"
-    part.write_text(grid.model_dump_json() + "\n", encoding="utf-8")
-    os.replace(part, folder / FILE)
+    write_whole(folder / FILE, grid)
 
 
 def visits(cases: Sequence[Case], temperatures: Sequence[float], rounds: int) -> Iterator[tuple[int, Case]]:

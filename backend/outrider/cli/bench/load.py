@@ -18,6 +18,7 @@ from outrider.cli.bench.show import JsonFile, show, write_json
 from outrider.cli.console import run_async
 from outrider.workloads.conditions import conditions
 from outrider.workloads.stretch import OPENING_S
+from outrider.workloads.watch import percentile
 from outrider.workloads.wire import Wire, post
 
 _LAG = "outrider_event_loop_lag_seconds"
@@ -164,7 +165,7 @@ class Summary:
 def summarise(measured: Measured, load: Load) -> Summary:
     """What was not seen is None: memory needs five samples, and at least one stream that brought something."""
     seen, fifth = measured.resident_mb, len(measured.resident_mb) // 5
-    relay = sorted(measured.relay_s)
+    relay = measured.relay_s
     lag_s = quantile_edge(measured.lag_counts, 0.99)
     is_loaded = fifth and measured.num_events
     open_mb = median(seen[fifth : 2 * fifth]) if is_loaded else None
@@ -174,7 +175,7 @@ def summarise(measured: Measured, load: Load) -> Summary:
         growth_mb=None if open_mb is None else median(seen[-fifth:]) - open_mb,
         num_failures=len(measured.failures) if measured.num_events or measured.failures else None,
         relay_p50_ms=1000 * median(relay) if relay else None,
-        relay_p99_ms=1000 * relay[int(len(relay) * 0.99)] if relay else None,
+        relay_p99_ms=1000 * percentile(relay, 0.99) if relay else None,
         events_per_s=measured.num_events / load.total_s,
         num_done=measured.num_done,
         idle_mb=measured.idle_mb,

@@ -171,6 +171,7 @@ def hints_of(arm: str) -> dict[str, Any]:
     from pydantic import ValidationError
 
     from outrider.core import Hints
+    from outrider.workloads.files import problem_of
 
     if arm in ("policy", "off"):
         return {"off": True} if arm == "off" else {}
@@ -179,8 +180,7 @@ def hints_of(arm: str) -> dict[str, Any]:
     try:
         Hints.model_validate(hints)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"--arm {arm}: {first['loc'][0] if first['loc'] else 'arm'}: {first['msg']}") from error
+        raise ConfigError(f"--arm {arm}: {problem_of(error)}") from error
     return hints
 
 
@@ -189,6 +189,7 @@ def parse_arrivals(text: str) -> Arrivals:
     from pydantic import TypeAdapter, ValidationError
 
     from outrider.workloads.arrivals import Arrivals
+    from outrider.workloads.files import problem_of
 
     kind, *parts = text.split(":")
     names = {
@@ -202,9 +203,7 @@ def parse_arrivals(text: str) -> Arrivals:
             {"kind": kind, **dict(zip(names, parts, strict=False))}
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"][1:]))
-        raise ConfigError(f"--arrivals {text}: {where + ': ' if where else ''}{first['msg']}; {_ARRIVALS}") from error
+        raise ConfigError(f"--arrivals {text}: {problem_of(error, behind=1)}; {_ARRIVALS}") from error
     except ValueError as error:
         raise ConfigError(f"--arrivals {text}: {error}; {_ARRIVALS}") from error
     return found
