@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, is_typeddict
 
 import griffe
 from griffe2md import render_object_docs
@@ -14,6 +14,7 @@ from griffe2md import render_object_docs
 import outrider
 from outrider.app import build
 from outrider.config import Config
+from outrider.errors import APIError, OutriderError
 from outrider.gateway.openapi import document
 from outrider.policy.limits import policy_schema
 from outrider.telemetry.metrics import Metrics
@@ -93,15 +94,39 @@ def python() -> str:
         "`from outrider import ...`: all of it is async but `Client`; times are in seconds.",
         "",
     ]
-    for name in outrider.__all__:
-        what = getattr(outrider, name)
+    names = {name: getattr(outrider, name) for name in outrider.__all__}
+    lines += [*_errors({name: what for name, what in names.items() if _is_error(what)}), ""]
+    for name, what in names.items():
+        if _is_error(what):
+            continue
         home = str(getattr(what, "__module__", ""))
         if home.startswith("outrider."):
             path = f"{home.removeprefix('outrider.')}.{name}"
-            lines += [render_object_docs(package[path], options), ""]
+            # Keywords of a call are many, and those that it shares with others stand where they come from.
+            own = {"inherited_members": not is_typeddict(what)}
+            lines += [render_object_docs(package[path], options | own), ""]
         elif not isinstance(what, str):
             lines += [f"## `{name}`", "", f"`{what}`", ""]
     return "\n".join(lines)
+
+
+def _is_error(what: Any) -> TypeGuard[type[OutriderError]]:
+    return isinstance(what, type) and issubclass(what, OutriderError)
+
+
+def _errors(found: Mapping[str, type[OutriderError]]) -> Iterator[str]:
+    """A row for each class, behind the one that it is a kind of."""
+    says = "an `APIError`, which a server reports, has `status`, `code`, `param`, `request_id`, `retry_after_s` too."
+    yield from ("## Errors", "", f"Each has a `message`; {says}", "")
+    yield from ("| error | is a | status, code | may be tried again | |", "|---|---|---|---|---|")
+    for name, kind in found.items():
+        base = "" if kind is OutriderError else f"`{kind.__mro__[1].__name__}`"
+        wire = again = ""
+        # Bases have no answer of their own, and one that keeps a lane's has that lane's.
+        if issubclass(kind, APIError) and not kind.__subclasses__() and "__init__" not in vars(kind):
+            wire, again = f"{kind.status} `{kind.code}`", "yes" if kind.is_retryable else "no"
+        what = " ".join((kind.__doc__ or "").split()).replace("|", "\\|")
+        yield f"| `{name}` | {base} | {wire} | {again} | {what} |"
 
 
 def _sections(schema: Mapping[str, Any], title: str) -> Iterator[str]:
