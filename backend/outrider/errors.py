@@ -54,6 +54,21 @@ class APIError(OutriderError):
     error_type: str = "server_error"
     is_retryable: bool = False
 
+    def __init_subclass__(
+        cls,
+        *,
+        status: int | None = None,
+        code: str | None = None,
+        error_type: str | None = None,
+        is_retryable: bool | None = None,
+    ) -> None:
+        """What a class does not say is its base's."""
+        super().__init_subclass__()
+        said = {"status": status, "code": code, "error_type": error_type, "is_retryable": is_retryable}
+        for name, value in said.items():
+            if value is not None:
+                setattr(cls, name, value)
+
     def __init__(
         self,
         message: str,
@@ -71,80 +86,48 @@ class APIError(OutriderError):
         return {"error": fields}
 
 
-class RequestError(APIError):
+class RequestError(APIError, status=400, code="invalid_request", error_type="invalid_request_error"):
     """The caller must change the request."""
-
-    status = 400
-    code: str | None = "invalid_request"
-    error_type = "invalid_request_error"
 
 
 class InvalidRequest(RequestError):
     """A field is malformed, of the wrong type, out of range or not honoured by anything."""
 
 
-class ContextLengthExceeded(RequestError):
+class ContextLengthExceeded(RequestError, code="context_length_exceeded"):
     """Prompt plus requested tokens do not fit the model's context."""
 
-    code = "context_length_exceeded"
 
-
-class Unauthorized(RequestError):
+class Unauthorized(RequestError, status=401, code="invalid_api_key", error_type="authentication_error"):
     """No API key, or one that is not known."""
 
-    status = 401
-    code = "invalid_api_key"
-    error_type = "authentication_error"
 
-
-class Forbidden(RequestError):
+class Forbidden(RequestError, status=403, code="forbidden", error_type="permission_error"):
     """The key is known and may not do this."""
 
-    status = 403
-    code = "forbidden"
-    error_type = "permission_error"
 
-
-class ModelNotFound(RequestError):
+class ModelNotFound(RequestError, status=404, code="model_not_found"):
     """No lane serves the named model."""
 
-    status = 404
-    code = "model_not_found"
 
-
-class RouteNotFound(RequestError):
+class RouteNotFound(RequestError, status=404, code="route_not_found"):
     """No such path."""
 
-    status = 404
-    code = "route_not_found"
 
-
-class RunNotFound(RequestError):
+class RunNotFound(RequestError, status=404, code="run_not_found"):
     """No such run or response, or it has expired, or it is another tenant's."""
 
-    status = 404
-    code = "run_not_found"
 
-
-class MethodNotAllowed(RequestError):
+class MethodNotAllowed(RequestError, status=405, code="method_not_allowed"):
     """The path exists, the method does not."""
 
-    status = 405
-    code = "method_not_allowed"
 
-
-class BodyTooLarge(RequestError):
+class BodyTooLarge(RequestError, status=413, code="body_too_large"):
     """The body is over the configured limit."""
 
-    status = 413
-    code = "body_too_large"
 
-
-class UnsupportedMediaType(RequestError):
+class UnsupportedMediaType(RequestError, status=415, code="unsupported_media_type"):
     """The body is not `application/json`."""
-
-    status = 415
-    code = "unsupported_media_type"
 
 
 class Rejected(RequestError):
@@ -156,85 +139,48 @@ class Rejected(RequestError):
         self.code = code
 
 
-class ServiceError(APIError):
+class ServiceError(APIError, is_retryable=True):
     """Our side failed; the same request may succeed later."""
 
-    is_retryable = True
 
-
-class QueueFull(ServiceError):
+class QueueFull(ServiceError, status=503, code="queue_full", error_type="overloaded_error"):
     """The admission queue is at its limit."""
 
-    status = 503
-    code = "queue_full"
-    error_type = "overloaded_error"
 
-
-class QueueTimeout(ServiceError):
+class QueueTimeout(ServiceError, status=408, code="queue_timeout", error_type="overloaded_error"):
     """The request waited longer than allowed for a slot."""
 
-    status = 408
-    code = "queue_timeout"
-    error_type = "overloaded_error"
 
-
-class RequestTimeout(ServiceError):
+class RequestTimeout(ServiceError, status=408, code="request_timeout"):
     """The body did not arrive in the time allowed."""
 
-    status = 408
-    code = "request_timeout"
 
-
-class RateLimited(ServiceError):
+class RateLimited(ServiceError, status=429, code="rate_limit_exceeded", error_type="rate_limit_error"):
     """A limit of the API key is reached."""
 
-    status = 429
-    code = "rate_limit_exceeded"
-    error_type = "rate_limit_error"
 
-
-class DeadlineExceeded(ServiceError):
+class DeadlineExceeded(ServiceError, status=504, code="deadline_exceeded", is_retryable=False):
     """The request's own deadline passed before its answer was complete."""
 
-    status = 504
-    code = "deadline_exceeded"
-    is_retryable = False
 
-
-class LaneUnavailable(ServiceError):
+class LaneUnavailable(ServiceError, status=503, code="lane_unavailable"):
     """No lane that could serve the request is ready."""
 
-    status = 503
-    code = "lane_unavailable"
 
-
-class StoreUnavailable(ServiceError):
+class StoreUnavailable(ServiceError, status=503, code="store_unavailable"):
     """The store of runs cannot be read or written: it is full, locked or away."""
 
-    status = 503
-    code = "store_unavailable"
 
-
-class GatewayStopped(ServiceError):
+class GatewayStopped(ServiceError, status=503, code="gateway_stopped"):
     """The gateway stopped while it was answering; what came until then stands."""
 
-    status = 503
-    code = "gateway_stopped"
 
-
-class LaneFailed(ServiceError):
+class LaneFailed(ServiceError, status=502, code="lane_failed"):
     """The lane died, broke the protocol or aborted the request on its own."""
 
-    status = 502
-    code = "lane_failed"
 
-
-class InternalError(ServiceError):
+class InternalError(ServiceError, status=500, code="internal_error", is_retryable=False):
     """A fault of ours; details are in the log, under the request id."""
-
-    status = 500
-    code = "internal_error"
-    is_retryable = False
 
 
 class ConnectionFailed(OutriderError):

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
     from outrider.runs.store import RunStore
 
 
-class RunLost(RequestError):
+class RunLost(RequestError, status=409, code="run_lost"):
     """The run is not ours any more. Its worker's affair alone: no client is told."""
-
-    status = 409
-    code = "run_lost"
 
 
 class Writer:
