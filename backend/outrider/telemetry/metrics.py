@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -28,96 +28,65 @@ class Metrics:
         self.registry = registry = CollectorRegistry() if worker is None else LabelledRegistry(worker)
         # Finding a child by its labels is what costs most of counting.
         self._child = cache(_labelled)
-        self._add_times(registry)
-        self._add_lanes(registry)
-        self._requests = Counter(
-            "outrider_requests",
-            "HTTP requests answered; 499: the client left",
-            ["route", "status"],
-            registry=registry,
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self._add_times(counter, histogram)
+        self._add_lanes(counter, gauge)
+        self._requests = counter(
+            "outrider_requests", "HTTP requests answered; 499: the client left", ["route", "status"]
         )
-        self._errors = Counter("outrider_request_errors", "Generations that failed", ["code"], registry=registry)
-        self._decisions = Counter(
-            "outrider_decisions", "Policy decisions", ["workload", "rule", "drafter", "k"], registry=registry
+        self._errors = counter("outrider_request_errors", "Generations that failed", ["code"])
+        self._decisions = counter("outrider_decisions", "Policy decisions", ["workload", "rule", "drafter", "k"])
+        self._wasted = counter(
+            "outrider_wasted_draft_tokens", "Draft tokens verified and not accepted", ["workload", "tenant"]
         )
-        self._wasted = Counter(
-            "outrider_wasted_draft_tokens",
-            "Draft tokens verified and not accepted",
-            ["workload", "tenant"],
-            registry=registry,
-        )
-        self._accept_length = Histogram(
+        self._accept_length = histogram(
             "outrider_accept_length",
             "Tokens per verify step, one per request",
             ["workload", "tenant"],
             buckets=_LENGTHS,
-            registry=registry,
         )
-        self._slow_gaps = Counter(
-            "outrider_slow_gaps", "Pauses of over half a second between two events of a stream", registry=registry
-        )
-        self._reloads = Counter("outrider_reloads", "Configuration read again", ["result"], registry=registry)
-        self._loop_lag = Histogram(
-            "outrider_event_loop_lag_seconds", "How late the loop woke up", buckets=_GAPS, registry=registry
-        )
-        self._accepted = Counter("outrider_accepted_draft_tokens", "Draft tokens accepted", registry=registry)
-        self._proposed = Counter("outrider_proposed_draft_tokens", "Draft tokens verified", registry=registry)
-        self._verify_steps = Counter(
-            "outrider_verify_steps", "Target forwards that verified drafts", registry=registry
-        )
-        self._bad_statistics = Counter(
-            "outrider_bad_lane_statistics",
-            "Answers whose speculation counts contradict themselves",
-            registry=registry,
+        self._slow_gaps = counter("outrider_slow_gaps", "Pauses of over half a second between two events of a stream")
+        self._reloads = counter("outrider_reloads", "Configuration read again", ["result"])
+        self._loop_lag = histogram("outrider_event_loop_lag_seconds", "How late the loop woke up", buckets=_GAPS)
+        self._accepted = counter("outrider_accepted_draft_tokens", "Draft tokens accepted")
+        self._proposed = counter("outrider_proposed_draft_tokens", "Draft tokens verified")
+        self._verify_steps = counter("outrider_verify_steps", "Target forwards that verified drafts")
+        self._bad_statistics = counter(
+            "outrider_bad_lane_statistics", "Answers whose speculation counts contradict themselves"
         )
 
-    def _add_lanes(self, registry: CollectorRegistry) -> None:
+    def _add_lanes(self, counter: partial[Counter], gauge: partial[Gauge]) -> None:
         """What state lanes are in, and how requests go there."""
-        self._lane_state = Gauge(
-            "outrider_lane_state", "1 for the state that the lane is in", ["lane", "state"], registry=registry
+        self._lane_state = gauge("outrider_lane_state", "1 for the state that the lane is in", ["lane", "state"])
+        self._gpu_utilisation = gauge(
+            "outrider_gpu_utilisation", "Share of time with a kernel running", ["lane", "gpu"]
         )
-        self._gpu_utilisation = Gauge(
-            "outrider_gpu_utilisation", "Share of time with a kernel running", ["lane", "gpu"], registry=registry
-        )
-        self._gpu_memory = Gauge(
-            "outrider_gpu_memory_used_bytes", "Memory in use on a lane's GPU", ["lane", "gpu"], registry=registry
-        )
-        self._aborts = Counter("outrider_aborts_sent", "Abort calls to lanes", ["result"], registry=registry)
-        self._attempts = Counter(
+        self._gpu_memory = gauge("outrider_gpu_memory_used_bytes", "Memory in use on a lane's GPU", ["lane", "gpu"])
+        self._aborts = counter("outrider_aborts_sent", "Abort calls to lanes", ["result"])
+        self._attempts = counter(
             "outrider_lane_attempts",
             "Requests sent to lanes; busy: refused for load, left: ended by the client or a deadline",
             ["lane", "result"],
-            registry=registry,
         )
-        self._retries = Counter(
-            "outrider_retries", "Requests sent again before anything was delivered", ["code"], registry=registry
+        self._retries = counter("outrider_retries", "Requests sent again before anything was delivered", ["code"])
+        self._breakers = gauge(
+            "outrider_lane_breaker_open", "1 while the lane is left out for its failures", ["lane"]
         )
-        self._breakers = Gauge(
-            "outrider_lane_breaker_open", "1 while the lane is left out for its failures", ["lane"], registry=registry
-        )
-        self._restarts = Counter("outrider_lane_restarts", "Restarts of lane processes", ["lane"], registry=registry)
+        self._restarts = counter("outrider_lane_restarts", "Restarts of lane processes", ["lane"])
 
-    def _add_times(self, registry: CollectorRegistry) -> None:
+    def _add_times(self, counter: partial[Counter], histogram: partial[Histogram]) -> None:
         """How long the parts of a request take, and how many tokens they make."""
-        self._per_event = Histogram(
+        self._per_event = histogram(
             "outrider_tokens_per_step",
             "Tokens per event of a stream, which is a step of the engine; one per stream",
             buckets=_LENGTHS,
-            registry=registry,
         )
-        self._queue = Histogram(
-            "outrider_queue_seconds", "Arrival to a place at a lane", buckets=_SECONDS, registry=registry
-        )
-        self._tokens = Counter(
-            "outrider_completion_tokens", "Tokens generated", ["workload", "tenant"], registry=registry
-        )
-        self._inter_token = Histogram(
-            "outrider_inter_token_seconds", "Mean of one answer", buckets=_GAPS, registry=registry
-        )
-        self._first_event = Histogram(
-            "outrider_first_event_seconds", "Arrival to first event", buckets=_SECONDS, registry=registry
-        )
-        self._total = Histogram("outrider_total_seconds", "Arrival to end", buckets=_SECONDS, registry=registry)
+        self._queue = histogram("outrider_queue_seconds", "Arrival to a place at a lane", buckets=_SECONDS)
+        self._tokens = counter("outrider_completion_tokens", "Tokens generated", ["workload", "tenant"])
+        self._inter_token = histogram("outrider_inter_token_seconds", "Mean of one answer", buckets=_GAPS)
+        self._first_event = histogram("outrider_first_event_seconds", "Arrival to first event", buckets=_SECONDS)
+        self._total = histogram("outrider_total_seconds", "Arrival to end", buckets=_SECONDS)
 
     def watch(self, *, num_in_flight: Callable[[], int], num_queued: Callable[[], int]) -> None:
         """Read these two on every scrape. Call once."""
