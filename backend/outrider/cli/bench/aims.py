@@ -116,17 +116,14 @@ def at_most(aim: str, figure: float | None, wanted: float) -> Aim:
 def aim_rows(found: Sequence[Aim]) -> list[Row]:
     """A row for each aim, for tables and JSON."""
     words = {True: "met", False: "MISSED", None: "not measured"}
-    rows = [
+    return [
         {
             "aim": aim.aim,
             "wanted": aim.wanted,
             "figure": aim.figure,
             "result": "undecided" if aim.is_met is None and aim.figure is not None else words[aim.is_met],
             "with": aim.by,
+            **({"why": aim.why} if aim.why else {}),
         }
         for aim in found
     ]
-    for row, aim in zip(rows, found, strict=True):
-        if aim.why:
-            row["why"] = aim.why
-    return rows

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 import typer
 
-from outrider.cli.bench.servers import MODEL, Server
+from outrider.cli.bench.servers import MODEL, Server, ended_with_block
 from outrider.config import cache_dir
 from outrider.errors import ConfigError
 
@@ -86,16 +86,10 @@ def peer_server(name: str, lane_url: str) -> Iterator[Server]:
     ]
     with (binaries.parent / "log").open("wb") as log:
         process = subprocess.Popen(filled, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        try:
+        with ended_with_block(process, 5.0):
             url = f"http://127.0.0.1:{port}"
             _await_health(name, process, url + peer.health, Path(log.name))
             yield Server(name, url, process.pid)
-        finally:
-            process.terminate()
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
 
 def _await_health(name: str, process: subprocess.Popen[bytes], url: str, log: Path) -> None:

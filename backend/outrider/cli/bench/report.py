@@ -98,40 +98,30 @@ def group_rows(samples: Samples) -> list[Row]:
     rows: list[Row] = []
     for group in [*samples.groups, None] if samples else []:
         part = samples if group is None else samples.in_groups([group])
-        speeds = {str(setting): part.speed(setting) for setting in settings}
         best = part.best_of(DRAFTERS)
+        row: Row = {"group": group or "all", "prompts": len(part.cases)}
+        row |= {str(setting): part.speed(setting) for setting in settings}
         gain = None if best is None else part.ratio(best, SETTING_OFF)
-        rows.append(
-            {
-                "group": group or "all",
-                "prompts": len(part.cases),
-                **speeds,
-                "best": str(best or "-"),
-                "best / off": gain,
-            }
-        )
+        rows.append(row | {"best": str(best or "-"), "best / off": gain})
     return rows
 
 
 def drafter_rows(samples: Samples) -> list[Row]:
     """A row for each drafter and k, over all cases."""
-    rows: list[Row] = []
-    for setting in samples.settings:
-        if setting.arm not in DRAFTERS:
-            continue
-        rows.append(
-            {
-                "drafter": setting.arm,
-                "k": setting.k,
-                "best": setting == samples.best(setting.arm),
-                "answers": len(samples.of(setting)),
-                "accept length": accept_length(samples.of(setting)),
-                "tok/s": samples.speed(setting),
-                "/ off": samples.ratio(setting, SETTING_OFF),
-                "same text": _same_text(samples, setting),
-            }
-        )
-    return rows
+    return [
+        {
+            "drafter": setting.arm,
+            "k": setting.k,
+            "best": setting == samples.best(setting.arm),
+            "answers": len(samples.of(setting)),
+            "accept length": accept_length(samples.of(setting)),
+            "tok/s": samples.speed(setting),
+            "/ off": samples.ratio(setting, SETTING_OFF),
+            "same text": _same_text(samples, setting),
+        }
+        for setting in samples.settings
+        if setting.arm in DRAFTERS
+    ]
 
 
 def agreement_rows(samples: Samples) -> list[Row]:

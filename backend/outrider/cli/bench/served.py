@@ -18,7 +18,7 @@ from typing import IO
 
 import orjson
 
-from outrider.cli.bench.servers import API_KEY, Server, descendants
+from outrider.cli.bench.servers import API_KEY, Server, descendants, ended_with_block
 from outrider.config import inherited_environment
 
 _LISTENS = re.compile(rb"gateway listens on (\S+)")
@@ -51,12 +51,10 @@ def served(num_workers: int, lane_urls: Sequence[str]) -> Iterator[Server]:
                 [*command, "--port", "0", "--workers", str(num_workers)], stdout=log, stderr=log,
                 env=inherited_environment() | {"OUTRIDER_CACHE": name},
             )  # fmt: skip
-            try:
+            with ended_with_block(process, _STOP_S):
                 url = _url(process, log)
                 _wait_for_workers(url)
                 yield Server(f"{num_workers} workers", url, process.pid)
-            finally:
-                _stop(process)
 
 
 def _url(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:
@@ -87,15 +85,6 @@ def _is_ready(url: str) -> bool:
             return bool(answer.status == 200)
     except urllib.error.HTTPError:
         return False
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def cpu_s(pid: int) -> float:

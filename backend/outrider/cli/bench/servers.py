@@ -6,6 +6,7 @@ import asyncio
 import gc
 import re
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
@@ -83,6 +84,20 @@ def descendants(pid: int) -> list[int]:
     except OSError:
         return []
     return [found for child in map(int, children) for found in (child, *descendants(child))]
+
+
+@contextmanager
+def ended_with_block(process: subprocess.Popen[bytes], grace_s: float) -> Iterator[None]:
+    """Asked to end, and killed when it has not after the grace."""
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 class _Ticks(Sequence[bytes | float | Fault]):
