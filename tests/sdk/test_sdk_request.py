@@ -88,7 +88,7 @@ def test_a_wrong_hint_is_named(fields: Any, message: str) -> None:
 def test_a_wrong_keyword_is_named() -> None:
     """A misspelt argument is no hint; two sources of hints are one too many."""
     with pytest.raises(TypeError, match="unexpected keyword argument 'temperture'"):
-        merged_hints(None, {"temperture": 1.0})
+        body(temperture=1.0)
     with pytest.raises(TypeError, match="hints and 'k' were both given"):
         merged_hints(Hints(), {"k": 3})
 

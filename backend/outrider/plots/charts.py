@@ -17,17 +17,8 @@ _ROW, _BAND = 11.0, 9.0
 _CELL_HEIGHT, _LEAST_CELL = 21.0, 44.0
 #: Blues from nearly white on, and from which one on the text is white.
 _BLUES = (
-    "#f3f7fc",
-    "#dfeaf6",
-    "#c6daef",
-    "#a5c6e5",
-    "#7eaed8",
-    "#5993c9",
-    "#3a78b5",
-    "#235e9c",
-    "#154680",
-    "#0b3060",
-)
+    "#f3f7fc", "#dfeaf6", "#c6daef", "#a5c6e5", "#7eaed8", "#5993c9", "#3a78b5", "#235e9c", "#154680", "#0b3060",
+)  # fmt: skip
 _WHITE_FROM = 6
 
 

@@ -202,12 +202,10 @@ def said(messages: object) -> list[Any]:
 def merged_hints(hints: Hints | None, fields: Mapping[str, Any]) -> Hints | None:
     """Hints given as an object or as keywords.
 
-    TypeError for an unknown keyword or for both ways at once, ValueError (naming the field) for a wrong value.
+    TypeError for both ways at once, ValueError (naming the field) for a wrong value.
     """
     if not fields:
         return hints
-    if unknown := sorted(fields.keys() - _HINTS):
-        raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
     if hints is not None:
         raise TypeError(f"hints and {min(fields)!r} were both given")
     try:
