@@ -89,11 +89,8 @@ def launched(config: Config) -> list[LaneSection | SGLangSection]:
 
 def lanes_of(setup: Setup) -> list[Lane]:
     """The worker's own view of the parent's lanes."""
-    found = [Lane(one.name, profile=_profile(one)) for one in launched(setup.config)]
+    sections = launched(setup.config)
+    found = [Lane(one.name, profile=one if isinstance(one, SGLangSection) else None) for one in sections]
     for lane in found:
         setup.lanes[lane.name].apply(lane)
     return found
-
-
-def _profile(section: LaneSection | SGLangSection) -> SGLangSection | None:
-    return section if isinstance(section, SGLangSection) else None

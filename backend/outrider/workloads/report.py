@@ -39,11 +39,8 @@ def write_report(result: Result, folder: Path) -> list[Path]:
         Section("Notes", bullets=[*result.notes, *([] if can_draw() else [_NO_PNG])]),
         Section("Conditions", facts=_conditions(result)),
     ]
-    return write_page(Page(_title(result), _below(result), _warnings(result), sections), folder, "report")
-
-
-def _title(result: Result) -> str:
-    return f"{result.suite}: {', '.join(arm.name for arm in result.arms)}"
+    title = f"{result.suite}: {', '.join(arm.name for arm in result.arms)}"
+    return write_page(Page(title, _below(result), _warnings(result), sections), folder, "report")
 
 
 def _below(result: Result) -> str:

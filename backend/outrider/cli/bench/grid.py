@@ -69,7 +69,8 @@ def grid(  # noqa: PLR0913 - one parameter per flag
     measured.runs.append(stated)
     with progress_bar() as progress:
         is_interrupted = _measure(engine, measured, (cases, found), Clock(minutes, progress), out)
-    show({"accept length by cell": grid_rows(measured)}, (), stated | {"answers": _share(measured)})
+    answers = f"{len(measured.answers)} of {measured.num_planned}"
+    show({"accept length by cell": grid_rows(measured)}, (), stated | {"answers": answers})
     for path in write_grid_report(measured, out):
         typer.echo(path)
     if is_interrupted:
@@ -173,7 +174,3 @@ def _facts(engine: Engine, cases: Sequence[Case]) -> dict[str, object]:
         "drafts": "every draft is verified; sampled answers without a seed, by block verification",
         **{f"weights of {name}": folder for name, folder in folders.items()},
     }
-
-
-def _share(grid: Grid) -> str:
-    return f"{len(grid.answers)} of {grid.num_planned}"

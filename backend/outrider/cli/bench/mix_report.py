@@ -71,7 +71,8 @@ def mix_aims(regret: Regret, num_missing: int = 0) -> list[Aim]:
         _same("greedy", compared(regret.traffic, is_greedy=True)),
         _same("sampled", compared(regret.traffic, is_greedy=False)),
     ]
-    return [_undecided(aim, num_missing) if aim.is_met and num_missing else aim for aim in found]
+    why = f"{num_missing} cells are missing"
+    return [replace(aim, is_met=None, why=why) if aim.is_met and num_missing else aim for aim in found]
 
 
 def _useless(regret: Regret) -> Aim:
@@ -87,10 +88,6 @@ def _useless(regret: Regret) -> Aim:
     if abs(ratio - USELESS) <= margin:
         return replace(aim, is_met=None, why="the interval holds the bound")
     return aim
-
-
-def _undecided(aim: Aim, num_missing: int) -> Aim:
-    return replace(aim, is_met=None, why=f"{num_missing} cells are missing")
 
 
 def _headroom(regret: Regret) -> list[str]:
