@@ -56,6 +56,9 @@ class DrafterLimits(_Model):
     """the largest number of draft tokens per step, of trees that of their nodes"""
     prior: Share | None = None
     """the expected acceptance of the first draft at temperature 0, before anything is learnt"""
+    learn: bool = True
+    """for `suffix` only: whether it drafts from earlier answers of the same tenant and `cache_salt`, and keeps this
+    one; without a salt it never does"""
 
     @model_validator(mode="after")
     def _ordered(self) -> DrafterLimits:
@@ -170,6 +173,9 @@ def contradictions(policy: WorkloadPolicy) -> Iterator[tuple[Location, str]]:
     """Where a valid file cannot mean what it says, as a location and a message."""
     yield from _bands("temperature", policy.temperature)
     yield from _bands("load", policy.load)
+    for drafter, limits in policy.drafters.items():
+        if drafter != "suffix" and not limits.learn:
+            yield ("drafters", drafter, "learn"), "expected none: only suffix learns from earlier answers"
     if policy.trial is not None and policy.trial.workload == policy.workload:
         yield ("trial", "workload"), "expected another workload than this one"
 
