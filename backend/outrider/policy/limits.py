@@ -171,11 +171,11 @@ Location = tuple[str | int, ...]
 
 def contradictions(policy: WorkloadPolicy) -> Iterator[tuple[Location, str]]:
     """Where a valid file cannot mean what it says, as a location and a message."""
-    yield from _bands("temperature", policy.temperature)
-    yield from _bands("load", policy.load)
     for drafter, limits in policy.drafters.items():
         if drafter != "suffix" and not limits.learn:
             yield ("drafters", drafter, "learn"), "expected none: only suffix learns from earlier answers"
+    yield from _bands("temperature", policy.temperature)
+    yield from _bands("load", policy.load)
     if policy.trial is not None and policy.trial.workload == policy.workload:
         yield ("trial", "workload"), "expected another workload than this one"
 
