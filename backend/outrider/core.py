@@ -76,6 +76,8 @@ class WirePlan(BaseModel):
 
     drafter: str
     k: int
+    learn: bool = True
+    """False where the workload keeps `suffix` to the request's own text."""
 
 
 class Observed(BaseModel):

@@ -51,8 +51,9 @@ def test_what_cannot_run_here_is_refused(toy_folder: Path) -> None:
     assert refused.value.param == "prediction"
 
 
-def salted(rid: str, salt: str, tokens: int = 30) -> GenerateRequest:
-    return GenerateRequest(rid, (3, 1), SamplingLaw(1.0), tokens, Plan("suffix", 8), seed=4, cache_salt=salt)
+def salted(rid: str, salt: str, tokens: int = 30, *, learn: bool = True) -> GenerateRequest:
+    plan = Plan("suffix", 8, learn)
+    return GenerateRequest(rid, (3, 1), SamplingLaw(1.0), tokens, plan, seed=4, cache_salt=salt)
 
 
 def test_answers_teach_requests_of_their_own_salt(toy_folder: Path) -> None:
@@ -64,6 +65,17 @@ def test_answers_teach_requests_of_their_own_salt(toy_folder: Path) -> None:
         assert stats is not None
         steps[rid] = stats.num_verify_steps
     assert steps["again"] < steps["first"] == steps["other"] == steps["none"]
+
+
+def test_a_plan_that_does_not_learn_neither_reads_nor_teaches(toy_folder: Path) -> None:
+    """Under one salt, answers of such plans are unknown to later requests, and such plans know none."""
+    engine = Engine(toy_folder, LIMITS)
+    steps = []
+    for number, learn in enumerate((False, True, False, True)):
+        stats = last_output(engine, salted(str(number), "a", learn=learn)).stats
+        assert stats is not None
+        steps.append(stats.num_verify_steps)
+    assert steps[0] == steps[1] == steps[2] > steps[3]
 
 
 def test_an_aborted_answer_teaches_too(toy_folder: Path) -> None:

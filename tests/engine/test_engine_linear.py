@@ -34,6 +34,20 @@ def test_products_are_near_and_smaller() -> None:
         pack_int8(torch.empty(2, 2, device="meta"))
 
 
+def test_rows_in_8_bits_do_not_depend_on_each_other() -> None:
+    """In any company of other rows a row's product is the same; alone, where another kernel runs, up to rounding."""
+    generator = torch.Generator().manual_seed(0)
+    eighth = pack_int8(torch.randn(40, 64, generator=generator), torch.randn(40, generator=generator))
+    x = torch.randn(6, 64, generator=generator)
+    x[0, 3] = 1e4  # as in the first token's states, which would round all others away
+    together = eighth(x)
+    for row in range(len(x)):
+        assert torch.equal(eighth(x[[row, 0]])[0], together[row])
+        assert torch.equal(eighth(x[[5 - row, row]])[1], together[row])
+        alone = eighth(x[row : row + 1])[0]
+        assert (alone - together[row]).norm() < 1e-3 * alone.norm()
+
+
 def test_overrides_are_not_looked_for() -> None:
     """Looking for them in packed weights takes longer than a small product; one in the other argument is not seen."""
 

@@ -144,6 +144,17 @@ def trial(mode: str, share: float = 0.25) -> PolicySet:
     return PolicySet([workload(trial=tried), workload("next", {"suffix": {"max_k": 2}})], "only")
 
 
+def test_a_workload_says_whether_suffix_learns_from_answers() -> None:
+    """Its word travels with the plan, also where the request fixes the drafter; other drafters know nothing of it."""
+    for learn in (True, False):
+        policies = only(drafters={"suffix": {"max_k": 8, "learn": learn}, "ngram": {"max_k": 8}})
+        for hints in ({}, {"k": 3}):
+            decision = decide(policies, features("quote"), drafter="suffix", **hints)
+            assert (decision.plan.drafter, decision.plan.learn) == ("suffix", learn)
+        assert decide(policies, features("quote"), drafter="ngram").plan.learn
+    assert decide(only(), features("quote"), drafter="suffix").plan.learn, "one that the workload does not name"
+
+
 def test_a_shadow_only_reports() -> None:
     """Every fourth request is decided twice, and runs as always."""
     policies = trial("shadow")

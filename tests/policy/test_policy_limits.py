@@ -33,10 +33,11 @@ def test_schema_offers_no_null() -> None:
         ({"load": [{"max_k": 2}, {"max": 3}]}, ("load", 0)),
         ({"load": [{"max": 1}, {"max": 4}, {"max": 2}]}, ("load", 2, "max")),
         ({"trial": {"workload": "only", "mode": "shadow"}}, ("trial", "workload")),
+        ({"drafters": {"suffix": {"learn": False}, "ngram": {"learn": False}}}, ("drafters", "ngram", "learn")),
     ],
 )
 def test_contradictions(fields: dict[str, Any], location: tuple[str | int, ...]) -> None:
-    """Descending, overlapping and open bands and a trial of itself are found, each at its place."""
+    """Descending, overlapping and open bands, a trial of itself, and a look-up of no past that is not to learn."""
     assert [where for where, _ in contradictions(workload(**fields))] == [location]
 
 

@@ -11,6 +11,9 @@ import torch
 from outrider.engine.placement import CPU, Placement
 from outrider.errors import ModelError
 
+#: What inputs go up to in int8: 7 bits, since two products with 8-bit weights must not overflow 16 bits on the way.
+_MAX_INPUT = 127
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:
@@ -52,9 +55,11 @@ def pack(weight: torch.Tensor, bias: torch.Tensor | None = None, placement: Plac
 
 
 def pack_int8(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-    """The same on the CPU with weights in 8 bits, a scale per row, and inputs rounded to 8 bits as they come.
+    """The same on the CPU with weights in 8 bits, a scale per row, and inputs rounded as they come.
 
-    A product is off by one or two per cent, so this is for drafts, which may be wrong. ModelError without FBGEMM.
+    A product is off by one or two per cent, so this is for drafts, which may be wrong. Every row of the input has a
+    range of its own: one for all would let a row of large values, as the first token's are, round the others away.
+    ModelError without FBGEMM.
     """
     if weight.device.type != "cpu" or not has_fbgemm():
         raise ModelError("drafters in int8 need FBGEMM on a CPU, which is not there")
@@ -63,8 +68,23 @@ def pack_int8(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         # torch warns that its quantised tensors go one day; nothing else runs 8-bit weights well here.
         warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
         zeros = torch.zeros(len(scales), dtype=torch.long)
-        packed = torch.ops.quantized.linear_prepack(
-            torch.quantize_per_channel(weight.contiguous(), scales, zeros, 0, torch.qint8), bias
-        )
-    run = torch.ops.quantized.linear_dynamic.default
-    return Linear(lambda x: run(x, packed, True), weight.numel())
+        rounded = torch.quantize_per_channel(weight.contiguous(), scales, zeros, 0, torch.qint8)
+        packed = torch.ops.quantized.linear_prepack(rounded, None)
+        row_sums = rounded.dequantize().sum(dim=1)
+    for_one, for_many = (
+        torch.ops.quantized.linear_dynamic.default,
+        torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default,
+    )
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor
+        if x.numel() == x.shape[-1]:
+            y = for_one(x, packed, True)  # the same in one call, which has one range for all rows
+        else:
+            low, high = x.aminmax(dim=-1, keepdim=True)
+            step = high.clamp_(min=1e-12).sub_(low.clamp_(max=0.0)).div_(_MAX_INPUT)
+            zero = low.div_(step).round_()  # on the grid: most inputs are next to 0, and must not all be off one way
+            y = for_many((x / step).sub_(zero), 1.0, 0, packed).addcmul_(zero, row_sums).mul_(step)
+        return y if bias is None else y.add_(bias)
+
+    return Linear(run, weight.numel())

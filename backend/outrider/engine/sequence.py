@@ -37,7 +37,8 @@ class GenerateRequest:
     prediction_ids: tuple[int, ...] | None = None
     """The caller's guess of the answer; None when there is none."""
     cache_salt: str = ""
-    """Only requests of equal salt reuse each other's cached beginnings; with one, they learn from answers too."""
+    """Only requests of equal salt reuse each other's cached beginnings; with one, they learn from answers too, unless
+    the plan says no."""
     deadline_s: float | None = None
     """On the monotonic clock; the request ends there, waiting or running."""
     grammar: Grammar | None = None

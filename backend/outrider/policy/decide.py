@@ -149,7 +149,8 @@ class PolicySet:
         if settled is None or (settled.rule == "nearest" and policy.fallback == "refuse"):
             raise InvalidRequest(_unserved(kind, hints, rows), param="outrider")
         option, rule = settled
-        plan = _plan(option.drafter, option.k)
+        limits = policy.limits_of(option.drafter)
+        plan = _plan(option.drafter, option.k, limits is None or limits.learn)
         shut = _NONE if rule == "no-plain" else kind.shut
         unfit = () if fit is rows else [row for row in rows if row.num_missing > fit[0].num_missing]
         return Decision(
@@ -163,8 +164,8 @@ def _is_fixed(hints: Hints) -> bool:
 
 
 @cache
-def _plan(drafter: str, k: int) -> Plan:
-    return Plan(drafter, k)
+def _plan(drafter: str, k: int, learn: bool) -> Plan:
+    return Plan(drafter, k, learn)
 
 
 def _fittest(rows: list[Row]) -> list[Row]:

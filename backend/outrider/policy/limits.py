@@ -56,6 +56,9 @@ class DrafterLimits(_Model):
     """the largest number of draft tokens per step, of trees that of their nodes"""
     prior: Share | None = None
     """the expected acceptance of the first draft at temperature 0, before anything is learnt"""
+    learn: bool = True
+    """for `suffix` only: whether it drafts from earlier answers of the same tenant and `cache_salt`, and keeps this
+    one; without a salt it never does"""
 
     @model_validator(mode="after")
     def _ordered(self) -> DrafterLimits:
@@ -168,6 +171,9 @@ Location = tuple[str | int, ...]
 
 def contradictions(policy: WorkloadPolicy) -> Iterator[tuple[Location, str]]:
     """Where a valid file cannot mean what it says, as a location and a message."""
+    for drafter, limits in policy.drafters.items():
+        if drafter != "suffix" and not limits.learn:
+            yield ("drafters", drafter, "learn"), "expected none: only suffix learns from earlier answers"
     yield from _bands("temperature", policy.temperature)
     yield from _bands("load", policy.load)
     if policy.trial is not None and policy.trial.workload == policy.workload:

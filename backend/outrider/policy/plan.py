@@ -14,6 +14,8 @@ class Plan:
 
     drafter: str
     k: int
+    learn: bool = True
+    """Whether `suffix` drafts from earlier answers of the same salt and keeps this one for later ones."""
 
     def __post_init__(self) -> None:
         if self.drafter != OFF and self.drafter not in DRAFTERS:
@@ -22,6 +24,8 @@ class Plan:
             raise ValueError(f"k must be between 0 and {MAX_K}, not {self.k}")
         if (self.k == 0) != (self.drafter == OFF):
             raise ValueError(f"k is 0 exactly when the drafter is {OFF!r}, not k={self.k} with {self.drafter!r}")
+        if not self.learn and self.drafter != "suffix":
+            raise ValueError(f"learn is of suffix alone, not of {self.drafter!r}")
 
     @property
     def is_off(self) -> bool:
@@ -30,20 +34,23 @@ class Plan:
 
     def to_wire(self) -> dict[str, str | int]:
         """The form that travels in `custom_params.outrider` and in answers."""
-        return {"drafter": self.drafter, "k": self.k}
+        wire: dict[str, str | int] = {"drafter": self.drafter, "k": self.k}
+        return wire if self.learn else wire | {"learn": False}
 
     @classmethod
     def from_wire(cls, data: Mapping[str, object]) -> Plan:
         """Parse `to_wire`'s form; ValueError names the field that is wrong."""
-        unknown = sorted(set(data) - {"drafter", "k"})
+        unknown = sorted(set(data) - {"drafter", "k", "learn"})
         if unknown:
-            raise ValueError(f"unknown key {unknown[0]!r}, expected drafter and k")
-        drafter, k = data.get("drafter"), data.get("k")
+            raise ValueError(f"unknown key {unknown[0]!r}, expected drafter and k, and learn at most")
+        drafter, k, learn = data.get("drafter"), data.get("k"), data.get("learn", True)
         if not isinstance(drafter, str):
             raise ValueError(f"drafter must be a string, not {drafter!r}")
         if not isinstance(k, int) or isinstance(k, bool):
             raise ValueError(f"k must be an integer, not {k!r}")
-        return cls(drafter, k)
+        if not isinstance(learn, bool):
+            raise ValueError(f"learn must be true or false, not {learn!r}")
+        return cls(drafter, k, learn)
 
 
 PLAN_OFF = Plan(OFF, 0)

@@ -71,7 +71,7 @@ class DrafterSources:
         self._digests: dict[str, str] = {}
         self._makers: dict[str, Callable[[GenerateRequest], Drafter]] = {
             "ngram": lambda request: NgramDrafter(request.prompt_ids),
-            "suffix": lambda request: SuffixDrafter(request.prompt_ids, self._store, request.cache_salt),
+            "suffix": self._suffix,
             "prediction": lambda request: PredictionDrafter(request.prediction_ids or ()),
         }
         num_layers, path = target.config.num_layers, options.layer_skip
@@ -175,6 +175,10 @@ class DrafterSources:
         if request.plan.is_off:
             return None
         return GuardedDrafter(partial(self._makers[request.plan.drafter], request), self._target.config.vocab_size)
+
+    def _suffix(self, request: GenerateRequest) -> SuffixDrafter:
+        key = request.cache_salt if request.plan.learn else ""
+        return SuffixDrafter(request.prompt_ids, self._store, key)
 
     def _model_chain(self, forward: Forward, memory: DraftMemory, request: GenerateRequest) -> ModelChainDrafter:
         max_tokens = min(request.capacity, memory.context_length)
