@@ -55,6 +55,10 @@ _MODEL_SHAPE = {
     "draft_model": (-0.05, 1.0),
     "layer_skip": (-0.1, 1.0),
 }
+#: What that is over all tasks: a head whose card says how often it is right differs from task to task as others do.
+_USUAL_MODEL = sum(_MODEL_PRIOR.values()) / len(_MODEL_PRIOR)
+#: No draft is surer than this before it was seen.
+_SUREST = 0.95
 #: Drafters of trees up to this bucket of temperatures, of chains above; and the least of a tree's later hazards:
 #: beside a likely draft stand others that are nearly as likely.
 _TREES, _TREES_UP_TO, _TREE_HAZARD = frozenset({"eagle2", "eagle3", "medusa"}), 1, 0.72
@@ -151,26 +155,39 @@ def expected_tokens(hazards: Sequence[float]) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=1024)
-def prior_hazards(cell: Cell, first: float | None = None, floor: float = 0.0) -> tuple[float, ...]:
+def prior_hazards(
+    cell: Cell, first: float | None = None, floor: float = 0.0, accuracy: tuple[float, ...] = ()
+) -> tuple[float, ...]:
     """What is believed before data. `first` is the workload's own first hazard at temperature 0; `floor` bounds it
-    from below where a dry run on the prompt has shown more."""
+    from below where a dry run on the prompt has shown more; `accuracy` is what a head's card says, over all tasks."""
     kept = 1.0 if cell.is_sampled else _KEPT_HOT[cell.temperature]
+    is_tree = cell.drafter in _TREES and cell.temperature <= _TREES_UP_TO
     if cell.drafter in LOOK_UPS:
         start, rest = _LOOK_UP_PRIOR[cell.task]
         rests = [rest] * (DEPTHS - 1)
     elif cell.drafter == "prediction":
         start, rests = 0.8, [0.9] * (DEPTHS - 1)
+    elif accuracy:
+        share = _MODEL_PRIOR[cell.task] / _USUAL_MODEL
+        start, *rests = [min(share * rate, _SUREST) for rate in _deep(accuracy)]
+        if is_tree:
+            rests = [rests[0], *[max(rate, _TREE_HAZARD) for rate in rests[1:]]]
     else:
         shift, factor = _MODEL_SHAPE.get(cell.drafter, (0.0, 1.0))
         start = _MODEL_PRIOR[cell.task] + shift
         rests = [start * factor**depth for depth in range(1, DEPTHS)]
-        if cell.drafter in _TREES and cell.temperature <= _TREES_UP_TO:
+        if is_tree:
             rests = [start * factor, *[max(start, _TREE_HAZARD) * factor] * (DEPTHS - 2)]
     if first is not None:
         start = first
     if cell.drafter in LOOK_UPS:
         start = max(start, floor)
     return (start * kept, *(rest * kept for rest in rests))
+
+
+def _deep(rates: tuple[float, ...]) -> tuple[float, ...]:
+    """Of each depth that is told apart; those beyond the last are like it."""
+    return (rates + (rates[-1],) * DEPTHS)[:DEPTHS]
 
 
 class _Recent(dict[tuple[Any, ...], T]):
@@ -188,6 +205,8 @@ class Acceptance:
 
     def __init__(self) -> None:
         self._counts: _Recent[Counts] = _Recent()
+        self.accuracy: dict[str, tuple[float, ...]] = {}
+        """By head, what its card says; lanes tell it."""
         self._fills: dict[tuple[str, str], tuple[float, float]] = {}
         """By drafter and task: drafts proposed in units of k, and rounds."""
         self._stamps: _Recent[int] = _Recent()
@@ -202,7 +221,7 @@ class Acceptance:
 
     def curve(self, cell: Cell, first: float | None = None, floor: float = 0.0) -> Curve:
         """The posterior of a cell."""
-        means: Sequence[float] = prior_hazards(cell, first, floor)
+        means: Sequence[float] = prior_hazards(cell, first, floor, self.accuracy.get(cell.drafter, ()))
         weights = [PSEUDO] * DEPTHS
         for level, key in enumerate(cell.levels):
             counts = self._counts.get(key)
@@ -234,7 +253,7 @@ class Acceptance:
         self._add(cell, Counts.of(depth_counts(stats, k, may_miss=True)))
 
     def _add(self, cell: Cell, counts: Counts) -> None:
-        prior = prior_hazards(cell)
+        prior = prior_hazards(cell, accuracy=self.accuracy.get(cell.drafter, ()))
         counts.expected = sum(n * mean for n, mean in zip(counts.trials, prior, strict=True))
         for level, key in enumerate(cell.levels):
             kept = self._counts.get(key) or Counts()

@@ -64,8 +64,13 @@ class Surveyor:
         return self._contexts[place] if place < len(self._contexts) else None
 
     def _note(self, ability: LaneAbility) -> None:
-        """Of a lane that is new: kinds that its drafters' contexts cut in two are made anew."""
+        """Of a lane that is new: kinds are made anew that its drafters' contexts cut in two, or of whose drafters its
+        cards say more."""
+        known = self._learner.acceptance.accuracy
         for drafter in ability.drafters:
+            if drafter.accuracy and drafter.drafter not in known:
+                known[drafter.drafter] = drafter.accuracy
+                self._kinds.clear()
             if drafter.max_context is not None and drafter.max_context not in self._contexts:
                 insort(self._contexts, drafter.max_context)
                 self._kinds.clear()

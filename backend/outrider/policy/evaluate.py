@@ -88,6 +88,7 @@ class Evaluator:
     def __init__(self, lane: LaneAbility, records: Sequence[Record]) -> None:
         self.lane = lane
         self.learner = Learner()
+        self.learner.acceptance.accuracy = {one.drafter: one.accuracy for one in lane.drafters if one.accuracy}
         for record in records:
             if record.stats is not None and not record.plan.is_off:
                 self.learner.acceptance.update(_cell(record, record.plan.drafter), record.stats, record.plan.k)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from outrider.algorithms import DRAFTER_OF
 from outrider.core import DRAFTERS, DRAWN_DRAFTERS, MAX_K, OFF, SURFACES, DrafterAbility, LaneAbility
@@ -62,6 +62,8 @@ class Abilities:
     is_embedded: bool = False
     cost: CostTable | None = None
     """Rounds as the lane itself measured them."""
+    accuracy: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By head: how often its likeliest token is right at each depth, as its card says."""
     routes: frozenset[str] = OPENAI_ROUTES
     model: str | None = None
     """What its weights were read from."""
@@ -150,7 +152,19 @@ def _embedded(info: Mapping[str, Any], own: Mapping[str, Any]) -> Abilities:
         served=SURFACES - (_NOT_OURS - exact),
         is_embedded=True,
         cost=_cost(own.get("cost")),
+        accuracy=dict(_accuracy(own.get("drafter_info"))),
     )
+
+
+def _accuracy(info: object) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """ValueError when a card's are no rates."""
+    for name, one in info.items() if isinstance(info, Mapping) else ():
+        rates = one.get("accuracy") if isinstance(one, Mapping) else None
+        if not isinstance(rates, list | tuple | None):
+            raise ValueError(f"its drafter_info.{name}.accuracy is no list")
+        if not all(type(rate) in (int, float) and 0 <= rate <= 1 for rate in rates or ()):
+            raise ValueError(f"its drafter_info.{name}.accuracy holds no rates between 0 and 1")
+        yield str(name), tuple(map(float, rates or ()))
 
 
 def _cost(table: object) -> CostTable | None:
@@ -247,7 +261,10 @@ def _speculation_differs(said: SpeculationSection, found: Abilities) -> list[tup
 
 def lane_ability(name: str, able: Abilities) -> LaneAbility:
     """What decisions need of it. Lanes of one make share the objects by which decisions remember them."""
-    makes = tuple((drafter, ks.min, ks.max, *_least(drafter, ks.max, able)) for drafter, ks in able.drafters.items())
+    makes = tuple(
+        _Make(drafter, ks.min, ks.max, *_least(drafter, ks.max, able), able.accuracy.get(drafter, ()))
+        for drafter, ks in able.drafters.items()
+    )
     is_slow = able.is_embedded or able.device in _ARGMAX_DEVICES
     return LaneAbility(
         name,
@@ -270,19 +287,31 @@ def _least(drafter: str, max_k: int, able: Abilities) -> tuple[int, int]:
     return 1, 1
 
 
+class _Make(NamedTuple):
+    """Of a drafter: by what its ability is remembered."""
+
+    drafter: str
+    min_k: int
+    max_k: int
+    min_num_rows: int
+    min_num_steps: int
+    accuracy: tuple[float, ...]
+
+
 @lru_cache(maxsize=256)
-def _drafters(makes: tuple[tuple[str, int, int, int, int], ...], *, is_embedded: bool) -> tuple[DrafterAbility, ...]:
+def _drafters(makes: tuple[_Make, ...], *, is_embedded: bool) -> tuple[DrafterAbility, ...]:
     """An engine of ours draws the drafts of models; SGLang takes the likeliest, and keeps n-grams of all texts in one
     store."""
     return tuple(
         DrafterAbility(
-            drafter,
-            tuple(range(least, most + 1)),
-            is_sampled=is_embedded and drafter in DRAWN_DRAFTERS,
-            depth=TREE_DEPTHS.get(drafter, MAX_K) if is_embedded else MAX_K,
-            is_shared=not is_embedded and drafter == "ngram",
-            min_num_rows=rows,
-            min_num_steps=steps,
+            make.drafter,
+            tuple(range(make.min_k, make.max_k + 1)),
+            is_sampled=is_embedded and make.drafter in DRAWN_DRAFTERS,
+            depth=TREE_DEPTHS.get(make.drafter, MAX_K) if is_embedded else MAX_K,
+            is_shared=not is_embedded and make.drafter == "ngram",
+            min_num_rows=make.min_num_rows,
+            min_num_steps=make.min_num_steps,
+            accuracy=make.accuracy,
         )
-        for drafter, least, most, rows, steps in makes
+        for make in makes
     )

@@ -15,6 +15,7 @@ from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.draft_model import load_draft_model
 from outrider.engine.drafters.eagle import EXTRA_ROWS, EagleDrafter, EagleSettings
 from outrider.engine.drafters.eagle_head import EagleHead
+from outrider.engine.drafters.eagle_tree import Accuracy
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.drafters.layer_skip import LayerSet, default_set, read_layer_set
 from outrider.engine.drafters.medusa import MedusaDrafter, MedusaHeads
@@ -69,6 +70,7 @@ class DrafterSources:
         self._warnings: dict[str, str | None] = {}
         self._info: dict[str, dict[str, Any]] = {}
         self._digests: dict[str, str] = {}
+        self._accuracy: dict[str, Accuracy] = {}
         self._makers: dict[str, Callable[[GenerateRequest], Drafter]] = {
             "ngram": lambda request: NgramDrafter(request.prompt_ids),
             "suffix": lambda request: SuffixDrafter(request.prompt_ids, self._store, request.cache_salt),
@@ -123,12 +125,14 @@ class DrafterSources:
         self._makers[name] = lambda request: EagleDrafter(head, memory, request, settings)
         self._memory[name], self._warnings[name] = memory, None
         self._info[name] = {"folder": str(folder), "weight_bytes": head.weight_bytes, "is_int8": is_int8}
+        self._accuracy[name] = head.accuracy
 
     def _use_medusa(self, folder: Path, *, is_int8: bool) -> None:
         heads = MedusaHeads(folder, self._target, is_int8=is_int8)
         self._makers["medusa"] = lambda request: MedusaDrafter(heads, request)
         self._digests["medusa"] = folder_digest(folder, is_int8=is_int8)
         self._info["medusa"] = {"folder": str(folder), "weight_bytes": heads.weight_bytes, "is_int8": is_int8}
+        self._accuracy["medusa"] = heads.accuracy
 
     @property
     def makers(self) -> Mapping[str, Callable[[GenerateRequest], Drafter]]:
@@ -147,13 +151,15 @@ class DrafterSources:
 
     @property
     def info(self) -> dict[str, dict[str, Any]]:
-        """By drafter that a model drafts for: what it is, its memory in bytes, and a warning where it may not pay."""
+        """By drafter that a model drafts for: what it is, its memory in bytes, how often a head's likeliest token is
+        right at each depth, and a warning where it may not pay."""
         return {
             name: {
                 **info,
                 "cache_bytes": self._memory[name].reserved_bytes if name in self._memory else 0,
                 "max_cache_bytes": self._memory[name].max_bytes if name in self._memory else 0,
                 "warning": self.warning(name),
+                "accuracy": [row[0] for row in self._accuracy.get(name, ())],
             }
             for name, info in self._info.items()
         }
