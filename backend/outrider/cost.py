@@ -155,6 +155,8 @@ class ClosedCost:
     slope: float = 1.0
     draft_steps: Mapping[str, float] = field(default_factory=dict)
     """Cost of one draft step, by drafter, in rounds with one row per sequence; others have their usual cost."""
+    draft_steps_each: Mapping[str, float] = field(default_factory=dict)
+    """The same of drafters that draft for one sequence after the other: of each, in rounds of one row."""
 
     def at(self, num_sequences: int, num_rows: float, context: float) -> float:
         """Seconds of a round; sequences and context do not matter here."""
@@ -162,7 +164,10 @@ class ClosedCost:
 
 
 #: On two cores with 135 M parameters, for lanes on a processor that measured nothing.
-SMALL_CPU = ClosedCost(0.027, 6, 0.06, 0.65)
+SMALL_CPU = ClosedCost(
+    0.027, 6, 0.06, 0.65,
+    draft_steps_each={"eagle2": 0.12, "eagle3": 0.12, "medusa": 0.15, "draft_model": 0.25, "layer_skip": 0.6},
+)  # fmt: skip
 
 
 def _follow(last: float, before: float) -> float:

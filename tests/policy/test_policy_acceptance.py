@@ -55,6 +55,25 @@ def test_a_workloads_own_prior_and_a_dry_run_come_first() -> None:
     assert prior_hazards(CELL, floor=0.99)[0] < 0.99
 
 
+def test_what_a_heads_card_says_comes_before_published_figures() -> None:
+    """Chains as the card has them, for a task as far from it as tasks differ; in trees later drafts are likelier. What
+    is then seen is held against the card, and moves belief no further than what was seen."""
+    card = (0.5, 0.4)
+    eagle = Cell("eagle2", True, 4, "summarise", 0)
+    chain = prior_hazards(eagle, accuracy=card)
+    assert chain == pytest.approx([0.4505, *[0.3604] * 4], abs=1e-3)
+    assert prior_hazards(eagle._replace(task="code"), accuracy=card)[0] == pytest.approx(0.563, abs=1e-3)
+    tree = prior_hazards(eagle._replace(temperature=0), accuracy=card)
+    assert tree[:2] == chain[:2] and min(tree[2:]) > max(chain[2:])
+    assert prior_hazards(eagle, first=0.9, accuracy=card) == (0.9, *chain[1:])
+    found, random = Acceptance(), Random(1)
+    found.accuracy["eagle2"] = card
+    assert found.curve(eagle).hazards == chain
+    for _ in range(40):
+        found.update(eagle, simulated(chain[0], 1, 40, random), 1)
+    assert found.curve(eagle).hazards[0] == pytest.approx(chain[0], abs=0.05)
+
+
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9])
 def test_the_posterior_comes_near_the_truth_from_censored_counts(alpha: float) -> None:
     """Rounds with k 2 tell two depths, and deeper ones follow them: acceptance does not seem to end at k."""
@@ -191,7 +210,7 @@ def test_memory_of_tenants_is_bounded_and_the_newest_are_remembered() -> None:
     for cell in cells[1:]:
         found.update(cell, stats([1, 9]), 1)
     maps = [value for value in vars(found).values() if isinstance(value, dict)]
-    assert [len(one) for one in maps] == [20_000, 0, 20_000]
+    assert [len(one) for one in maps] == [20_000, 0, 0, 20_000]
     assert found.curve(cells[0]).hazards == found.curve(CELL._replace(tenant="new")).hazards
     assert found.curve(cells[-1]).hazards != found.curve(cells[0]).hazards
     assert found.stamp(cells[0][2:]) != old

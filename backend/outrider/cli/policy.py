@@ -132,7 +132,8 @@ def replay(
     lanes: Lanes = None,
     plan: Annotated[str | None, typer.Option(help="One plan for all, as ngram:3 or off; else the policy.")] = None,
 ) -> None:
-    """Expected speeds of recorded requests under another policy, drafter or k; on the first lane."""
+    """Expected speeds of recorded requests under another policy, drafter or k; on the lane of the name that each ran
+    on, or else on the first."""
     from rich.console import Console
 
     from outrider.cli.policy_lab import can_run, read_lanes, read_records, replay_table
@@ -140,11 +141,12 @@ def replay(
 
     found = read_records(records)
     policy_set = load_policies(_source(policies, default))
-    lane = read_lanes(lanes)[0]
+    evaluator = Evaluator(read_lanes(lanes), found)
     fixed = None if plan is None else _read_plan(plan)
-    if fixed is not None and not can_run(lane, fixed):
-        raise ConfigError(f"--plan: lane {lane.name} has no {fixed.drafter} with k {fixed.k}")
-    replayed = list(Evaluator(lane, found).replay(found, policy_set, fixed))
+    for lane in {id(lane): lane for lane in map(evaluator.lane_of, found)}.values():
+        if fixed is not None and not can_run(lane, fixed):
+            raise ConfigError(f"--plan: lane {lane.name} has no {fixed.drafter} with k {fixed.k}")
+    replayed = list(evaluator.replay(found, policy_set, fixed))
     Console().print(replay_table(replayed))
 
 
@@ -157,14 +159,14 @@ def tune(
     lanes: Lanes = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the files; else they are printed.")] = None,
 ) -> None:
-    """The policy files with limits from recorded requests, the expected gain, its confidence, and hints; on the first
-    lane. All else that the files say stays."""
+    """The policy files with limits from recorded requests, the expected gain, its confidence, and hints; on the lane
+    of the name that each ran on, or else on the first. All else that the files say stays."""
     from outrider.cli.policy_lab import read_lanes, read_records, write_file
     from outrider.policy.evaluate import Evaluator, advise, to_yaml
 
     found = read_records(records)
     policy_set = load_policies(_source(policies, default))
-    for advice in advise(Evaluator(read_lanes(lanes)[0], found), found):
+    for advice in advise(Evaluator(read_lanes(lanes), found), found):
         if advice.workload not in policy_set.workloads:
             known = ", ".join(policy_set.workloads)
             raise ConfigError(f"{records}: no policy file for workload {advice.workload!r}, only for {known}")
