@@ -203,7 +203,7 @@ class DrafterAbility:
     min_num_steps: int = 0
     """In every round whatever k is, as the server's launch has set it: rows of each request, and draft steps."""
     accuracy: tuple[float, ...] = ()
-    """How often its likeliest token is right at each depth when those before were, as its card says; empty without."""
+    """How often its likeliest token is right at each depth if those before were, as its card says; empty without."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -56,8 +56,9 @@ def test_a_workloads_own_prior_and_a_dry_run_come_first() -> None:
 
 
 def test_what_a_heads_card_says_comes_before_published_figures() -> None:
-    """Chains as the card has them, for a task as far from it as tasks differ; in trees later drafts are likelier. What
-    is then seen is held against the card, and moves belief no further than what was seen."""
+    """Chains as the card has them, for a task as far from it as tasks differ; in trees later drafts are likelier.
+
+    What is then seen is held against the card, and moves belief no further than what was seen."""
     card = (0.5, 0.4)
     eagle = Cell("eagle2", True, 4, "summarise", 0)
     chain = prior_hazards(eagle, accuracy=card)

@@ -13,7 +13,7 @@ import orjson
 import typer
 from pydantic import ValidationError
 
-from outrider.config import inherited_environment, packaged_data
+from outrider.config import SHIPPED, inherited_environment, policy_folders
 from outrider.core import Hints
 from outrider.errors import ConfigError, OutriderError
 from outrider.policy.decision import Decision
@@ -41,7 +41,11 @@ def _one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-Policies = Annotated[Path | None, typer.Option(help="Folder of policy files; else those of the package.")]
+Policies = Annotated[
+    list[Path],
+    typer.Option(help="Folder of policy files; may be given again, and a later one's workloads take the place of "
+                 "an earlier one's. `shipped` stands for those of the package."),
+]  # fmt: skip
 Default = Annotated[str, typer.Option(help="Workload for requests that no file matches.")]
 Lanes = Annotated[
     Path | None,
@@ -75,7 +79,7 @@ def validate(
 @_one_line_errors
 def explain(
     request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="An OpenAI request body; - reads stdin.")],
-    policies: Policies = None,
+    policies: Policies = [SHIPPED],  # noqa: B006 - typer copies it
     default: Default = "default",
     requests: Annotated[
         int | None, typer.Option(min=0, help="Requests running and waiting on each lane; omitted: unknown.")
@@ -93,14 +97,14 @@ def explain(
     typer.echo(orjson.dumps(_to_json(decision), option=orjson.OPT_INDENT_2) if as_json else _to_text(decision))
 
 
-def _source(policies: Path | None, default: str) -> Source:
-    return Source([policies or packaged_data("policies")], default, env=inherited_environment())
+def _source(policies: Sequence[Path], default: str) -> Source:
+    return Source(policy_folders(policies), default, env=inherited_environment())
 
 
 @app.command()
 @_one_line_errors
 def simulate(
-    policies: Policies = None,
+    policies: Policies = [SHIPPED],  # noqa: B006 - typer copies it
     default: Default = "default",
     lanes: Lanes = None,
     requests: Annotated[int, typer.Option(min=1, help="Requests, over all tasks and temperatures.")] = 1000,
@@ -127,7 +131,7 @@ def simulate(
 @_one_line_errors
 def replay(
     records: Annotated[Path, typer.Argument(help="A learning store, or one JSON object a line.")],
-    policies: Policies = None,
+    policies: Policies = [SHIPPED],  # noqa: B006 - typer copies it
     default: Default = "default",
     lanes: Lanes = None,
     plan: Annotated[str | None, typer.Option(help="One plan for all, as ngram:3 or off; else the policy.")] = None,
@@ -154,7 +158,7 @@ def replay(
 @_one_line_errors
 def tune(
     records: Annotated[Path, typer.Argument(help="A learning store, or one JSON object a line.")],
-    policies: Policies = None,
+    policies: Policies = [SHIPPED],  # noqa: B006 - typer copies it
     default: Default = "default",
     lanes: Lanes = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the files; else they are printed.")] = None,

@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, stdev
 from typing import Any, cast
 
@@ -210,7 +211,7 @@ def _choices(
     for record in records:
         able = [one for one in evaluator.lane_of(record).drafters if one.drafter in drafters]
         plans = (PLAN_OFF, *(Plan(one.drafter, k) for one in able for k in one.ks if k <= most))
-        found.append(max(plans, key=lambda plan, record=record: evaluator.rate(record, plan, is_foreseen=True)))
+        found.append(max(plans, key=partial(evaluator.rate, record, is_foreseen=True)))
     return found
 
 
