@@ -280,8 +280,7 @@ class Outcome:
     """HTTP status; 499 when the client left."""
     error_code: str | None = None
     stats: SpecStats | None = None
-    num_prompt_tokens: int = 0
-    """An estimate; 0 when the request ended before anything was decided."""
+    num_prompt_tokens: int = 0  # an estimate; 0 when the request ended before anything was decided
     num_completion_tokens: int | None = None
     text: str | None = None
     """Of an answer that came whole, for what can be learnt of it at its end; never kept."""
@@ -292,8 +291,7 @@ class Outcome:
     total_s: float = 0.0
     is_sent: bool = False
     """Something of it was sent to a lane."""
-    num_events: int = 0
-    """Events of a stream that were relayed."""
+    num_events: int = 0  # of a stream, relayed
     num_slow_gaps: int = 0
     """Pauses between two events of a stream that a reader notices."""
     workload: str = "none"

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.core import MAX_K, TASKS, SpecStats
-from outrider.policy.acceptance import Acceptance, Cell, expected_tokens, prior_hazards
+from outrider.policy.acceptance import Acceptance, expected_tokens
+from outrider.policy.priors import Cell, prior_hazards
 
 CELL = Cell("draft_model", True, 0, "chat", 0)
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from policy_world import features, lane, only, toy_cost, workload
+from policy_world import features, lane, only, toy_cost
 
 from outrider.core import DrafterAbility, LaneAbility
 from outrider.errors import ConfigError
-from outrider.policy.acceptance import Cell
-from outrider.policy.evaluate import Evaluator, Record, advise, speed_of, to_yaml
-from outrider.policy.limits import Band
-from outrider.policy.loader import Source, load_policies
+from outrider.policy.evaluate import Evaluator, Record, advise, speed_of
 from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.policy.priors import Cell
 
 LANE = lane(cost=toy_cost(0.1))
 
@@ -109,42 +106,6 @@ def test_advice_allows_what_pays_and_says_what_does_not() -> None:
     assert found["rag"].max_temperature == 0.0
     assert any("better drafter" in hint for hint in found["maths"].hints)
     assert any("k 8 is too large" in hint for hint in found["code"].hints)
-
-
-def test_advice_is_a_policy_file() -> None:
-    """With its gain and hints as comments; what is not measured has no confidence."""
-    one = [simulated(0.9, 3, Random(1), task="code")]
-    text = to_yaml(advise(Evaluator([LANE], one), one)[0], workload("code"))
-    assert '  draft_model: {"max_k": ' in text and "+- inf" in text
-    assert text.startswith("# yaml-language-server: ")
-
-
-RICH = {
-    "description": "off: 'quoted' # ü",
-    "match": {"tasks": ["rag"], "headers": {"x-a": "off"}},
-    "exact": True,
-    "temperature": [{"max": 0.5, "max_k": 4}, {"max": 1.3, "max_k": 2}],
-    "load": [{"max": 3}],
-    "objective": {"tpot_ms": 20.0},
-    "trial": {"workload": "other", "mode": "shadow"},
-}
-
-
-def test_tuning_keeps_what_it_does_not_tune(tmp_path: Path) -> None:
-    """Only the k of drafters that ran and the bands of the temperature differ, and those are narrower."""
-    random = Random(1)
-    records = [simulated(alpha, 3, random, task="rag", temperature=t) for alpha, t in [(0.8, 0.0), (0.0, 1.2)] * 10]
-    drafters = {"ngram": {"max_k": 2}, "draft_model": {"min_k": 3, "max_k": 9, "prior": 0.5}}
-    policy = workload("rag", drafters, **RICH)
-    text = to_yaml(advise(Evaluator([LANE], records), records)[0], policy)
-    (tmp_path / "rag.yaml").write_text(text, encoding="utf-8")
-    (tmp_path / "other.yaml").write_text("version: 1\nworkload: other\ndrafters: {}\n", encoding="utf-8")
-    found = load_policies(Source([tmp_path], "rag")).policy("rag")
-    assert found.drafters.keys() == {"ngram", "draft_model"} and found.drafters["ngram"].max_k == 2
-    assert found.drafters["draft_model"].prior == 0.5 and found.drafters["draft_model"].max_k <= 9
-    assert found.temperature == (Band(max=0.0, max_k=4),)
-    same = {"drafters": policy.drafters, "temperature": policy.temperature}
-    assert found.model_copy(update=same) == policy
 
 
 def test_the_gain_is_the_ratio_of_speeds() -> None:

@@ -19,7 +19,7 @@ from outrider.errors import ConfigError, OutriderError
 from outrider.policy.decision import Decision
 from outrider.policy.features import extract_features
 from outrider.policy.limits import policy_schema
-from outrider.policy.loader import Source, load_policies, validate_file
+from outrider.policy.loader import Source, load_policies, texts_of, validate_file
 from outrider.policy.plan import PLAN_OFF, Plan
 
 app = typer.Typer(no_args_is_help=True, help="Check policy files and explain decisions, without a server.")
@@ -166,15 +166,17 @@ def tune(
     """The policy files with limits from recorded requests, the expected gain, its confidence, and hints; on the lane
     of the name that each ran on, or else on the first. All else that the files say stays."""
     from outrider.cli.policy_lab import read_lanes, read_records, write_file
-    from outrider.policy.evaluate import Evaluator, advise, to_yaml
+    from outrider.policy.evaluate import Evaluator, advise
+    from outrider.policy.tuning import to_yaml
 
     found = read_records(records)
-    policy_set = load_policies(_source(policies, default))
+    source = _source(policies, default)
+    policy_set, texts = load_policies(source), texts_of(source)
     for advice in advise(Evaluator(read_lanes(lanes), found), found):
         if advice.workload not in policy_set.workloads:
             known = ", ".join(policy_set.workloads)
             raise ConfigError(f"{records}: no policy file for workload {advice.workload!r}, only for {known}")
-        text = to_yaml(advice, policy_set.policy(advice.workload))
+        text = to_yaml(advice, policy_set.policy(advice.workload), texts[advice.workload])
         if out is None:
             typer.echo(text)
         else:

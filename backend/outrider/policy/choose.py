@@ -11,13 +11,14 @@ from dataclasses import replace
 from operator import truediv
 
 from outrider.core import MAX_K, OFF, DrafterAbility, LaneAbility, LaneView
-from outrider.policy.acceptance import LOOK_UPS, Cell, Curve, length_bucket, steps_at_most, temperature_bucket
+from outrider.policy.acceptance import Curve
 from outrider.policy.eligibility import drafter_refusal, inexact, unserved
 from outrider.policy.features import Features
 from outrider.policy.kind import Kind
 from outrider.policy.learning import Learner
 from outrider.policy.limits import Band, WorkloadPolicy
 from outrider.policy.options import Entry, Menu, Prices, Row
+from outrider.policy.priors import LOOK_UPS, Cell, length_bucket, steps_at_most, temperature_bucket
 from outrider.policy.rounds import RELIEF, TIGHT, context_bucket, occupancy, pressure
 
 #: Kinds of requests, and menus of one kind, that are remembered.

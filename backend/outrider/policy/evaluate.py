@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median, stdev
-from typing import Any, cast
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from outrider.core import MAX_K, Drafter, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
+from outrider.core import MAX_K, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
 from outrider.errors import ConfigError
-from outrider.policy.acceptance import (
-    LOOK_UPS,
-    Cell,
-    Curve,
-    expected_tokens,
-    length_bucket,
-    steps_at_most,
-    temperature_bucket,
-)  # fmt: skip
+from outrider.policy.acceptance import Curve, expected_tokens
 from outrider.policy.counts import depth_counts
 from outrider.policy.decide import PolicySet
 from outrider.policy.features import Features
 from outrider.policy.learning import Learner
-from outrider.policy.limits import Band, DrafterLimits, WorkloadPolicy
 from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.policy.priors import LOOK_UPS, Cell, length_bucket, steps_at_most, temperature_bucket
 from outrider.policy.rounds import Occupancy, context_bucket
 
 #: Trials of a depth from which on its hazard is taken from the record.
@@ -250,41 +241,3 @@ def _hints(records: Sequence[Record], most: int) -> Iterator[str]:
     running = [record.num_running for record in records if record.num_running is not None]
     if running and median(running) > 8:
         yield f"usually {median(running):g} requests run at once: rows are dear, so k should be small"
-
-
-def tuned(advice: Advice, policy: WorkloadPolicy) -> WorkloadPolicy:
-    """The policy with the advised limits, and with all else that it says. Drafters that never ran stay as they are,
-    since nothing is known of them, and temperatures are only ever narrowed."""
-    drafters = {name: limits for name, limits in policy.drafters.items() if name not in advice.ran}
-    for name, most in sorted(advice.max_k.items()):
-        limits = policy.limits_of(name) or DrafterLimits()
-        least = {"min_k": most} if limits.min_k > most else {}
-        drafters[cast(Drafter, name)] = limits.model_copy(update={"max_k": most, **least})
-    changes: dict[str, Any] = {"drafters": drafters}
-    hottest, bands = advice.max_temperature, policy.temperature
-    if hottest is not None and not (bands and _ends_below(bands[-1], hottest)):
-        cool = tuple(band for band in bands if _ends_below(band, hottest))
-        last = bands[len(cool)] if bands else Band()
-        changes["temperature"] = (*cool, last.model_copy(update={"max": hottest}))
-    return policy.model_copy(update=changes)
-
-
-def _ends_below(band: Band, value: float) -> bool:
-    return band.max is not None and band.max < value
-
-
-def to_yaml(advice: Advice, policy: WorkloadPolicy) -> str:
-    """The policy's file with the advised limits, with the reasons as comments."""
-    lines = [
-        "# yaml-language-server: $schema=policy.schema.json",
-        f"# From {advice.num_records} recorded requests, whose tokens per second are expected to grow"
-        f" {advice.gain:.2f} +- {advice.margin:.2f} times (95 %).",
-        *(f"# {hint}." for hint in advice.hints),
-    ]
-    # JSON values are YAML that no version of it reads otherwise.
-    for key, value in tuned(advice, policy).model_dump(mode="json", exclude_unset=True).items():
-        if key == "drafters" and value:
-            lines += ["drafters:", *(f"  {name}: {json.dumps(limits)}" for name, limits in value.items())]
-        else:
-            lines.append(f"{key}: {json.dumps(value, ensure_ascii=False)}")
-    return "\n".join([*lines, ""])

@@ -11,9 +11,10 @@ from random import Random
 from typing import Any, Protocol
 
 from outrider.core import SpecStats
-from outrider.policy.acceptance import LOOK_UPS, Acceptance, Cell
+from outrider.policy.acceptance import Acceptance
 from outrider.policy.lookup import Replay, Written
 from outrider.policy.plan import Plan
+from outrider.policy.priors import LOOK_UPS, Cell
 from outrider.policy.rounds import Rounds
 
 #: Layout of the state.
