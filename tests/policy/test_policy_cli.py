@@ -87,7 +87,7 @@ def test_explain_prints_plan_and_reasons(tmp_path: Path) -> None:
     """A person reads the plan, the rule, each reason and each feature."""
     code, stdout, _ = run("explain", request(tmp_path, CODE), "--requests", "0")
     assert code == 0
-    assert stdout.splitlines()[:3] == ["plan      ngram, k 5", "workload  code", "rule      best-rate"]
+    assert stdout.splitlines()[:3] == ["plan      suffix, k 5", "workload  code", "rule      best-rate"]
     assert "  - 0 other requests on lane embedded" in stdout.splitlines()
     assert "  task: code" in stdout.splitlines()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from outrider.policy.features import Features
 from outrider.policy.learning import Ledger
 from outrider.policy.loader import Source, load_policies
 from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.policy.priors import LOOK_UPS
 
 
 def shipped(default: str = "default") -> PolicySet:
@@ -28,7 +31,7 @@ def shipped(default: str = "default") -> PolicySet:
     ("task", "temperature", "ks"),
     # The k with 0, 1, 2 and 8 other requests on the lane, and with unknown load.
     [
-        ("quote", 0.0, (8, 8, 6, 4, 4)),
+        ("quote", 0.0, (8, 8, 7, 4, 4)),
         ("quote", 1.0, (3, 2, 1, 0, 0)),
         ("extract", 0.0, (6, 5, 4, 2, 2)),
         ("summarise", 0.5, (4, 2, 1, 0, 0)),
@@ -48,7 +51,38 @@ def shipped(default: str = "default") -> PolicySet:
 def test_shipped_policies(task: str, temperature: float, ks: tuple[int, ...]) -> None:
     """Look-up where it pays on a small engine: quotes and edits at any load, hot and creative text hardly ever."""
     plans = [decide(shipped(), features(task, temperature), view(EMBEDDED, n)).plan for n in (0, 1, 2, 8, None)]
-    assert plans == [Plan("ngram", k) if k else PLAN_OFF for k in ks]
+    assert tuple(plan.k for plan in plans) == ks
+    assert {plan.drafter for plan in plans} <= {*LOOK_UPS, "off"}
+
+
+def headed() -> LaneAbility:
+    """An engine of ours with the heads that ship, as their cards tell of them."""
+    accuracy = {}
+    for path in packaged_data("heads").glob("*/config.json"):
+        card = json.loads(path.read_text(encoding="utf-8"))["outrider"]
+        names = ["medusa"] if card["kind"] == "medusa" else ["eagle2", "hybrid"]
+        accuracy |= dict.fromkeys(names, tuple(row[0] for row in card["accuracy"]))
+    plain = LaneAbility.embedded("one", ("ngram", "suffix", "prediction", *accuracy))
+    drafters = [replace(one, accuracy=accuracy.get(one.drafter, ())) for one in plain.drafters]
+    return replace(plain, drafters=tuple(drafters))
+
+
+@pytest.mark.parametrize(
+    ("task", "temperature", "drafter"),
+    [
+        ("code", 0.0, "hybrid"), ("code", 0.7, "hybrid"), ("maths", 0.0, "hybrid"), ("chat", 0.0, "hybrid"),
+        ("edit", 0.0, "suffix"), ("quote", 0.0, "suffix"), ("translate", 0.0, "suffix"), ("chat", 0.7, "off"),
+        ("creative", 1.2, "off"),
+    ],
+)  # fmt: skip
+def test_shipped_policies_with_the_heads_that_ship(task: str, temperature: float, drafter: str) -> None:
+    """Before anything is learnt: a head where nothing repeats, as measured on two cores, and beside others none, as
+    each is drafted for in turn."""
+    able = headed()
+    assert decide(shipped(), features(task, temperature), view(able)).plan.drafter == drafter
+    for num_others in (3, 11, None):
+        plan = decide(shipped(), features(task, temperature), view(able, num_others)).plan
+        assert plan.drafter in (*LOOK_UPS, "off")
 
 
 def asked(policies: PolicySet, found: Features, **origin: Any) -> str:
@@ -78,7 +112,7 @@ def test_the_workload_with_most_conditions_is_asked() -> None:
 def test_off_as_default_leaves_the_other_files_in_charge() -> None:
     """The default serves what no file matches; a task of its own file keeps it."""
     assert decide(shipped("off"), features("maths")).plan == PLAN_OFF
-    assert decide(shipped("off"), features("code")).plan == Plan("ngram", 5)
+    assert decide(shipped("off"), features("code")).plan == Plan("suffix", 5)
 
 
 def test_reasons_tell_workload_load_plan_and_alternatives() -> None:
@@ -86,14 +120,14 @@ def test_reasons_tell_workload_load_plan_and_alternatives() -> None:
     decision = decide(shipped(), features("code"), view(EMBEDDED, 1))
     assert decision.reasons[0] == "task code (given by the request) belongs to workload code"
     assert decision.reasons[1] == "1 other request on lane one"
-    assert decision.reasons[2].startswith("ngram with k 2 on one, ")
+    assert decision.reasons[2].startswith("suffix with k 2 on one, ")
     assert decision.reasons[2].endswith(" tokens/s expected: it is expected to be fastest")
     assert any(reason.startswith("possible: plain decoding on one, ") for reason in decision.reasons)
     assert "not prediction on one: the request carries no prediction" in decision.reasons
     found = decision.candidates()
     assert {"lane": "one", "drafter": "prediction", "refused": "no-prediction"} in found
     rates = {(c["drafter"], c["k"]): c["tokens_per_s"] for c in found if "k" in c}
-    assert rates["ngram", 2] > rates["off", 0]
+    assert rates["suffix", 2] > rates["off", 0]
 
 
 def test_unknown_load_is_said() -> None:
