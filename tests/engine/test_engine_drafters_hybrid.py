@@ -148,3 +148,4 @@ def test_a_hybrid_needs_a_head(toy_folder: Path, toy_heads: DraftOptions) -> Non
         drafters = Engine(toy_folder, limits, DraftOptions(eagle=eagle)).drafters
         assert drafters.info["hybrid"]["head"] == name and "hybrid" not in drafters.memory
         assert drafters.digests["hybrid"] == drafters.digests[name]
+        assert drafters.info["hybrid"]["accuracy"] == drafters.info[name]["accuracy"] != []

@@ -223,3 +223,18 @@ def test_a_lanes_own_cost_table_is_taken():
     assert lane_ability("a", read_abilities({"outrider": own})).cost == table
     with pytest.raises(ValueError, match="round_s"):
         read_abilities({"outrider": own | {"cost": {"version": 1}}})
+
+
+def test_what_a_heads_card_says_is_taken():
+    """By drafter, and by lanes of one make alike; what are no rates makes the lane unusable rather than wrong."""
+    own = {
+        "drafters": ["ngram", "eagle2"],
+        "max_k": 4,
+        "drafter_info": {"eagle2": {"accuracy": [0.5, 1]}, "other": {}},
+    }
+    one, two = (lane_ability(name, read_abilities({"outrider": own})) for name in ("one", "two"))
+    assert one.drafters is two.drafters
+    assert [drafter.accuracy for drafter in one.drafters] == [(), (0.5, 1.0)]
+    for wrong in ("half", [2], [None], {"a": 1}):
+        with pytest.raises(ValueError, match=r"drafter_info\.eagle2\.accuracy"):
+            read_abilities({"outrider": own | {"drafter_info": {"eagle2": {"accuracy": wrong}}}})
