@@ -35,7 +35,7 @@ _MODEL_SHAPE = {
 #: What that is over all tasks: a head whose card says how often it is right differs from task to task as others do.
 _USUAL_MODEL = sum(_MODEL_PRIOR.values()) / len(_MODEL_PRIOR)
 #: What follows the end most often is right as much more often than what followed it last.
-_SUFFIX = 1.15
+_SUFFIX = 1.3
 #: Of a look-up's first drafts that are right, those that promise enough that a hybrid does not ask its head.
 _WORTHY = 0.7
 #: No draft is surer than this before it was seen.
