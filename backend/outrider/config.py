@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from outrider.core import Priority
 from outrider.errors import ConfigError
 from outrider.profiles import DEFAULT_MODEL as DEFAULT_MODEL
+from outrider.profiles import TOKEN_MAP as TOKEN_MAP
 from outrider.profiles import AnyLane, Section
 from outrider.profiles import LaneSection as LaneSection
 from outrider.profiles import SGLangSection as SGLangSection

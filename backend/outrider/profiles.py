@@ -20,6 +20,8 @@ from pydantic import (
 from outrider.core import MAX_K
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+#: Beside an EAGLE head's weights: the tokens that it drafts, in the form of SGLang's `--speculative-token-map`.
+TOKEN_MAP = "hot_tokens.pt"
 
 
 class Section(BaseModel):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -49,11 +50,30 @@ async def test_show_asks_lanes_that_are_there(tmp_path: Path) -> None:
     assert code != 0 and "no lane of the kind url" in output
 
 
+async def test_up_tells_states_as_they_change_where_no_table_can_follow(tmp_path: Path) -> None:
+    """A log says that a lane is ready when it is, and not when the command ends."""
+    async with ScriptedLane() as scripted:
+        file = tmp_path / "c.yaml"
+        file.write_text(f"lanes: [{{name: theirs, kind: url, urls: ['{scripted.url}']}}]", encoding="utf-8")
+        process = await started("up", "--config", str(file))
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            while b"ready" not in await process.stdout.readline():
+                assert process.returncode is None
+        process.send_signal(signal.SIGINT)
+        await process.communicate()
+    assert process.returncode == 0
+
+
 async def run(*arguments: str, columns: int = 300) -> tuple[str, int]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "outrider", "lanes", *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=os.environ | {"COLUMNS": str(columns)},
-    )  # fmt: skip
+    process = await started(*arguments, columns=columns)
     output, _ = await process.communicate()
     assert process.returncode is not None
     return output.decode(), process.returncode
+
+
+async def started(*arguments: str, columns: int = 300) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "outrider", "lanes", *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=os.environ | {"COLUMNS": str(columns)},
+    )  # fmt: skip

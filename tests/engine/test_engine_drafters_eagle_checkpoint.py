@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from outrider.config import TOKEN_MAP
 from outrider.engine.checkpoint import read_config
-from outrider.engine.drafters.eagle_checkpoint import TOKEN_MAP, read_head, write_head
+from outrider.engine.drafters.eagle_checkpoint import read_head, write_head
 from outrider.engine.drafters.eagle_head import EagleHead
 from outrider.engine.drafters.eagle_net import Kind, usual_points
 from outrider.engine.drafters.medusa import WEIGHTS, read_medusa, write_medusa

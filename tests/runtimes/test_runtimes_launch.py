@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import SetupError
-from outrider.profiles import LaneSection, SGLangSection
+from outrider.profiles import TOKEN_MAP, LaneSection, SGLangSection
 from outrider.runtimes.launch import engine_launch, server_arguments, sglang_launch
 
 
@@ -82,6 +82,15 @@ def test_a_lane_on_a_cpu():
 def test_each_drafter_has_its_flags(speculation, expected):
     """K counts drafts; SGLang counts the token before them too."""
     assert expected in arguments(speculation=speculation)
+
+
+def test_a_head_that_drafts_some_tokens_only_says_which(tmp_path):
+    """Where its folder lists them."""
+    section = profile(speculation={"drafter": "eagle2", "k": 3, "draft": str(tmp_path)})
+    assert "--speculative-token-map" not in server_arguments(section, 1, str)
+    (tmp_path / TOKEN_MAP).touch()
+    given = server_arguments(section, 1, str)
+    assert given[given.index("--speculative-token-map") + 1] == str(tmp_path / TOKEN_MAP)
 
 
 def test_n_grams_and_shared_prefixes_do_not_mix_unless_asked():

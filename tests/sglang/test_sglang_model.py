@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 from servers import Server
 
+from outrider.config import TOKEN_MAP, packaged_data
+from outrider.engine.drafters.draft_memory import DraftMemory
+from outrider.engine.drafters.eagle import EagleDrafter, EagleSettings
+from outrider.engine.drafters.eagle_head import EagleHead
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.sequence import GenerateRequest
-from outrider.policy.plan import PLAN_OFF
+from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.speculation.target import SamplingLaw
 
 pytestmark = [pytest.mark.sglang, pytest.mark.model, pytest.mark.timeout(900)]
@@ -27,6 +31,7 @@ PROMPTS = (
     "Here is a list of fruits: apple, banana, cherry, apple, banana, cherry, apple,",
 )
 SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}'
+HEAD = packaged_data("heads") / "smollm2-135m-eagle"
 #: The target drafts for itself, so that most of a tree's nodes and moves are really used.
 SPECULATING = {
     "ngram": (
@@ -36,6 +41,12 @@ SPECULATING = {
     "draft_model": (
         "--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", "TARGET",
         "--speculative-num-steps", "3", "--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "8",
+    ),
+    # The head that `outrider train` made, as it wrote it.
+    "eagle2": (
+        "--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", str(HEAD),
+        "--speculative-token-map", str(HEAD / TOKEN_MAP),
+        "--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4",
     ),
 }  # fmt: skip
 
@@ -99,6 +110,23 @@ def test_masks_and_biases_change_no_greedy_text(servers: dict[str, Server], law:
 def generated(server: Server, params: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """To all prompts in one batch."""
     return list(server.generate({"text": list(PROMPTS), "sampling_params": params}))
+
+
+def test_a_trained_head_drafts_as_in_the_embedded_engine(servers: dict[str, Server], model_folder: Path) -> None:
+    """The same chain of the same head: as many steps, and as many drafts accepted but for the last step's."""
+    engine = Engine(model_folder, EngineLimits(max_running=1))
+    head = EagleHead(HEAD, engine.model)
+    memory = DraftMemory(head, engine.context_length)
+    settings = EagleSettings("chain", head.accuracy)
+    engine.drafters.makers["eagle2"] = lambda request: EagleDrafter(head, memory, request, settings)
+    for i, (prompt, answer) in enumerate(zip(PROMPTS, answers(servers["eagle2"]), strict=True)):
+        ids = tuple(engine.tokenizer.encode(prompt))
+        engine.add(GenerateRequest(str(i), ids, SamplingLaw(0.0), NUM_TOKENS, Plan("eagle2", 3), seed=0))
+        while engine.has_work:
+            ours = engine.step()[-1].stats
+        theirs = answer["meta_info"]
+        assert ours is not None and ours.num_verify_steps == theirs["spec_verify_ct"]
+        assert 0 <= theirs["spec_num_correct_drafts"] - ours.num_accepted < 3  # we count no draft past the last token
 
 
 def test_the_embedded_engine_agrees(

@@ -94,7 +94,8 @@ def show(
 
 
 async def _live(config: Config, *, has_processes: bool, seconds: float | None = None) -> None:
-    """A table that follows the lanes: until a signal, or for `seconds` at most and no longer than they need."""
+    """A table that follows the lanes: until a signal, or for `seconds` at most and no longer than they need. Where it
+    cannot follow, as in a file, it is printed again whenever a lane changes its state."""
     from rich.console import Console
     from rich.live import Live
 
@@ -107,9 +108,14 @@ async def _live(config: Config, *, has_processes: bool, seconds: float | None = 
     ends_at_s = None if seconds is None else loop.time() + seconds
     async with looking_after(config, has_processes=has_processes) as gateway:
         console = Console()
+        known: object = None
         with Live(lane_table(gateway, console.width), console=console, refresh_per_second=2) as live:
             while not stop.is_set() and (ends_at_s is None or loop.time() < ends_at_s):
                 live.update(lane_table(gateway, console.width))
+                states = [(lane["name"], lane["state"], lane["url"]) for lane in gateway.pool.describe()]
+                if ends_at_s is None and not console.is_terminal and states != known:
+                    console.print(live.get_renderable())
+                    known = states
                 if ends_at_s is not None and gateway.pool.lanes and all(one.is_ready for one in gateway.pool.lanes):
                     break
                 await asyncio.sleep(_POLL_S)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outrider.errors import SetupError
-from outrider.profiles import LaneSection, ParallelSection, SGLangSection, SpeculationSection
+from outrider.profiles import TOKEN_MAP, LaneSection, ParallelSection, SGLangSection, SpeculationSection
 from outrider.runtimes import guard, sglang_env
 
 HOST = "127.0.0.1"
@@ -111,7 +111,11 @@ def _speculation(how: SpeculationSection, locate: Locate) -> list[str]:
     if how.drafter == "ngram":
         return [*arguments, "--speculative-ngram-max-bfs-breadth", str(how.top_k)]
     if how.draft is not None:
-        arguments += ["--speculative-draft-model-path", locate(how.draft)]
+        draft = locate(how.draft)
+        arguments += ["--speculative-draft-model-path", draft]
+        # SGLang finds an EAGLE-3 head's own map; without an EAGLE head's it multiplies the whole vocabulary.
+        if (tokens := Path(draft) / TOKEN_MAP).is_file():
+            arguments += ["--speculative-token-map", str(tokens)]
     return [*arguments, "--speculative-num-steps", str(how.num_steps), "--speculative-eagle-topk", str(how.top_k)]
 
 

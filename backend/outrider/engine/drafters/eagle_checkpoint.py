@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from outrider.config import TOKEN_MAP
 from outrider.engine.checkpoint import (
     ModelConfig,
     Weights,
@@ -27,8 +28,6 @@ from outrider.engine.drafters.eagle_tree import USUAL_ACCURACY, Accuracy, accura
 from outrider.errors import ModelError
 
 ARCHITECTURES: Mapping[str, Kind] = {"LlamaForCausalLMEagle": "eagle", "LlamaForCausalLMEagle3": "eagle3"}
-#: Of an EAGLE head: a list of the tokens that it drafts, as SGLang's `--speculative-token-map` takes it.
-TOKEN_MAP = "hot_tokens.pt"
 #: Fields that change the network and are not implemented.
 _UNSUPPORTED = ("fc_norm", "use_aux_norm", "norm_output", "input_norm", "norm_before_fc")
 
