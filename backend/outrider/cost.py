@@ -167,7 +167,7 @@ class ClosedCost:
 SMALL_CPU = ClosedCost(
     0.027, 6, 0.06, 0.65,
     draft_steps_each={
-        "ngram": 0.005, "suffix": 0.03, "eagle2": 0.12, "eagle3": 0.12, "hybrid": 0.1, "medusa": 0.15,
+        "ngram": 0.005, "suffix": 0.03, "eagle2": 0.09, "eagle3": 0.09, "hybrid": 0.08, "medusa": 0.1,
         "draft_model": 0.25, "layer_skip": 0.6,
     },
 )  # fmt: skip
