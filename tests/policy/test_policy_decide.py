@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,36 +51,6 @@ def test_shipped_policies(task: str, temperature: float, ks: tuple[int, ...]) ->
     plans = [decide(shipped(), features(task, temperature), view(EMBEDDED, n)).plan for n in (0, 1, 2, 8, None)]
     assert tuple(plan.k for plan in plans) == ks
     assert {plan.drafter for plan in plans} <= {*LOOK_UPS, "off"}
-
-
-def headed() -> LaneAbility:
-    """An engine of ours with the heads that ship, as their cards tell of them."""
-    accuracy = {}
-    for path in packaged_data("heads").glob("*/config.json"):
-        card = json.loads(path.read_text(encoding="utf-8"))["outrider"]
-        names = ["medusa"] if card["kind"] == "medusa" else ["eagle2", "hybrid"]
-        accuracy |= dict.fromkeys(names, tuple(row[0] for row in card["accuracy"]))
-    plain = LaneAbility.embedded("one", ("ngram", "suffix", "prediction", *accuracy))
-    drafters = [replace(one, accuracy=accuracy.get(one.drafter, ())) for one in plain.drafters]
-    return replace(plain, drafters=tuple(drafters))
-
-
-@pytest.mark.parametrize(
-    ("task", "temperature", "drafter"),
-    [
-        ("code", 0.0, "hybrid"), ("code", 0.7, "hybrid"), ("maths", 0.0, "hybrid"), ("chat", 0.0, "hybrid"),
-        ("edit", 0.0, "suffix"), ("quote", 0.0, "suffix"), ("translate", 0.0, "suffix"), ("chat", 0.7, "off"),
-        ("creative", 1.2, "off"),
-    ],
-)  # fmt: skip
-def test_shipped_policies_with_the_heads_that_ship(task: str, temperature: float, drafter: str) -> None:
-    """Before anything is learnt: a head where nothing repeats, as measured on two cores, and beside others none, as
-    each is drafted for in turn."""
-    able = headed()
-    assert decide(shipped(), features(task, temperature), view(able)).plan.drafter == drafter
-    for num_others in (3, 11, None):
-        plan = decide(shipped(), features(task, temperature), view(able, num_others)).plan
-        assert plan.drafter in (*LOOK_UPS, "off")
 
 
 def asked(policies: PolicySet, found: Features, **origin: Any) -> str:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from dataclasses import replace
 
-from outrider.core import TASKS
-from outrider.policy.priors import Cell, prior_hazards
+import pytest
+from policy_world import decide, features, view
+
+from outrider.config import packaged_data
+from outrider.core import TASKS, LaneAbility
+from outrider.policy.loader import Source, load_policies
+from outrider.policy.priors import LOOK_UPS, Cell, prior_hazards
 
 CELL = Cell("draft_model", True, 0, "chat", 0)
 
@@ -47,3 +53,40 @@ def test_a_hybrid_gets_as_much_right_as_the_better_of_its_parts(task: str) -> No
     both = prior_hazards(Cell("hybrid", True, 0, task, 0))
     assert both[0] >= max(head[0], text[0])
     assert all(min(a, b) <= mixed <= max(a, b) for a, b, mixed in zip(head[1:], text[1:], both[1:], strict=True))
+
+
+def headed() -> LaneAbility:
+    """An engine of ours with the heads that ship, as their cards tell of them."""
+    accuracy = {}
+    for path in packaged_data("heads").glob("*/config.json"):
+        card = json.loads(path.read_text(encoding="utf-8"))["outrider"]
+        names = ["medusa"] if card["kind"] == "medusa" else ["eagle2", "hybrid"]
+        accuracy |= dict.fromkeys(names, tuple(row[0] for row in card["accuracy"]))
+    plain = LaneAbility.embedded("one", ("ngram", "suffix", "prediction", *accuracy))
+    drafters = [replace(one, accuracy=accuracy.get(one.drafter, ())) for one in plain.drafters]
+    return replace(plain, drafters=tuple(drafters))
+
+
+@pytest.mark.parametrize(
+    ("task", "temperature", "drafter"),
+    [
+        ("code", 0.0, "hybrid"), ("code", 0.7, "hybrid"), ("maths", 0.0, "hybrid"), ("chat", 0.0, "hybrid"),
+        ("edit", 0.0, "suffix"), ("quote", 0.0, "suffix"), ("translate", 0.0, "suffix"), ("chat", 0.7, "off"),
+        ("creative", 1.2, "off"),
+    ],
+)  # fmt: skip
+def test_shipped_policies_with_the_heads_that_ship(task: str, temperature: float, drafter: str) -> None:
+    """Before anything is learnt: a head where nothing repeats, as measured on two cores, and beside others none, as
+    each is drafted for in turn."""
+    able = headed()
+    assert (
+        decide(
+            load_policies(Source([packaged_data("policies")])), features(task, temperature), view(able)
+        ).plan.drafter
+        == drafter
+    )
+    for num_others in (3, 11, None):
+        plan = decide(
+            load_policies(Source([packaged_data("policies")])), features(task, temperature), view(able, num_others)
+        ).plan
+        assert plan.drafter in (*LOOK_UPS, "off")
