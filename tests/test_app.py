@@ -50,7 +50,7 @@ async def test_a_port_that_is_taken_is_a_configuration_error():
 async def test_a_wrong_policy_stops_the_start(tmp_path):
     """Before anything listens."""
     (tmp_path / "default.yaml").write_text("version: 1\nworkload: default\nrulez: []\n")
-    wrong = Config(server=ServerSection(port=0), policy=PolicySection(directory=tmp_path))
+    wrong = Config(server=ServerSection(port=0), policy=PolicySection(directories=(tmp_path,)))
     with pytest.raises(PolicyError, match=r"default\.yaml:1:1: drafters: is missing"):
         async with serving(wrong, lanes=[]):
             pass
@@ -189,7 +189,7 @@ async def test_sighup_reads_policies_again(tmp_path):
         os.kill(os.getpid(), signal.SIGTERM)
 
     settings = config().model_copy(
-        update={"lanes": (LaneSection(model="/no/such/model"),), "policy": PolicySection(directory=tmp_path)}
+        update={"lanes": (LaneSection(model="/no/such/model"),), "policy": PolicySection(directories=(tmp_path,))}
     )
     await asyncio.wait_for(run(settings, on_ready=on_ready), 60)
     assert seen == [("default", "more")]

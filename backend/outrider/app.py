@@ -23,7 +23,7 @@ from outrider.config import (
     cache_dir,
     inherited_environment,
     load_keys,
-    packaged_data,
+    policy_folders,
 )
 from outrider.core import Outcome
 from outrider.dispatch.admission import Admission
@@ -138,8 +138,8 @@ def build(
     admission = Admission(config.admission)
     store = None if config.policy.learning is None else LearningStore(config.policy.learning, share.index)
     learner = None if store is None else store.load(learning_key(config))
-    directory = config.policy.directory or packaged_data("policies")
-    files = PolicyFiles(Source([directory], config.policy.default, env=inherited_environment()), learner)
+    folders = policy_folders(config.policy.directories)
+    files = PolicyFiles(Source(folders, config.policy.default, env=inherited_environment()), learner)
     dispatcher = Dispatcher(admission, pool, client, files, metrics, on_outcome)
     dispatcher.store, dispatcher.tracing = store, _tracing(config.tracing)
     sections = share.of_keys(load_keys(config.auth))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -95,11 +95,16 @@ class AuthSection(Section):
     """YAML file with a list like `keys`; read again on SIGHUP."""
 
 
+#: Stands for the folder of policies that ship with the package.
+SHIPPED = Path("shipped")
+
+
 class PolicySection(Section):
     """Where policies come from."""
 
-    directory: Path | None = None
-    """Folder of `*.yaml`; None means the policies that ship with the package."""
+    directories: Annotated[tuple[Path, ...], Field(min_length=1)] = (SHIPPED,)
+    """Folders of `*.yaml`; a workload of a later one takes the place of that of an earlier one. `shipped` stands for
+    the policies that ship with the package."""
     default: str = "default"
     """Workload that decides when no other matches."""
     learning: Path | None = None
@@ -206,6 +211,11 @@ def cache_dir() -> Path:
 def inherited_environment() -> dict[str, str]:
     """The environment: lanes are started with it, and policy files may refer to it."""
     return dict(os.environ)
+
+
+def policy_folders(directories: Sequence[Path]) -> list[Path]:
+    """Those that a configuration or a command names."""
+    return [packaged_data("policies") if folder == SHIPPED else folder for folder in directories]
 
 
 def packaged_data(name: str) -> Path:

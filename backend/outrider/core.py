@@ -22,11 +22,13 @@ Task = Literal["code", "edit", "quote", "extract", "summarise", "rag", "translat
 TASKS: tuple[str, ...] = get_args(Task)
 
 #: Drafters that lanes of some kind have, and the name that stands for none.
-Drafter = Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa"]
+Drafter = Literal[
+    "ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa", "hybrid"
+]
 DRAFTERS: tuple[str, ...] = get_args(Drafter)
 OFF: Literal["off"] = "off"
 #: Drafters whose drafts an engine of ours draws, those of heads from a temperature on.
-DRAWN_DRAFTERS = frozenset({"draft_model", "layer_skip", "eagle2", "eagle3", "medusa"})
+DRAWN_DRAFTERS = frozenset({"draft_model", "layer_skip", "eagle2", "eagle3", "medusa", "hybrid"})
 #: Largest number of draft tokens that a request may ask for per step.
 MAX_K = 16
 
@@ -204,6 +206,8 @@ class DrafterAbility:
     min_num_rows: int = 1
     min_num_steps: int = 0
     """In every round whatever k is, as the server's launch has set it: rows of each request, and draft steps."""
+    accuracy: tuple[float, ...] = ()
+    """How often its likeliest token is right at each depth if those before were, as its card says; empty without."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -278,8 +282,7 @@ class Outcome:
     """HTTP status; 499 when the client left."""
     error_code: str | None = None
     stats: SpecStats | None = None
-    num_prompt_tokens: int = 0
-    """An estimate; 0 when the request ended before anything was decided."""
+    num_prompt_tokens: int = 0  # an estimate; 0 when the request ended before anything was decided
     num_completion_tokens: int | None = None
     text: str | None = None
     """Of an answer that came whole, for what can be learnt of it at its end; never kept."""
@@ -290,8 +293,7 @@ class Outcome:
     total_s: float = 0.0
     is_sent: bool = False
     """Something of it was sent to a lane."""
-    num_events: int = 0
-    """Events of a stream that were relayed."""
+    num_events: int = 0  # of a stream, relayed
     num_slow_gaps: int = 0
     """Pauses between two events of a stream that a reader notices."""
     workload: str = "none"

@@ -20,7 +20,7 @@ DRAFTED = 4
 #: Draft steps of a proposal at most where heads draft trees: of more nodes a tree gets broader and not deeper.
 MAX_DEPTH = 6
 #: The same by drafter of our engine's.
-TREE_DEPTHS = {"eagle2": MAX_DEPTH, "eagle3": MAX_DEPTH}
+TREE_DEPTHS = {"eagle2": MAX_DEPTH, "eagle3": MAX_DEPTH, "hybrid": MAX_DEPTH}
 #: From this temperature on heads draft chains, which are drawn: what is likeliest is then accepted less often.
 DRAWN_FROM = 0.6
 
@@ -155,6 +155,8 @@ class ClosedCost:
     slope: float = 1.0
     draft_steps: Mapping[str, float] = field(default_factory=dict)
     """Cost of one draft step, by drafter, in rounds with one row per sequence; others have their usual cost."""
+    draft_steps_each: Mapping[str, float] = field(default_factory=dict)
+    """The same of drafters that draft for one sequence after the other: of each, in rounds of one row."""
 
     def at(self, num_sequences: int, num_rows: float, context: float) -> float:
         """Seconds of a round; sequences and context do not matter here."""
@@ -162,7 +164,13 @@ class ClosedCost:
 
 
 #: On two cores with 135 M parameters, for lanes on a processor that measured nothing.
-SMALL_CPU = ClosedCost(0.027, 6, 0.06, 0.65)
+SMALL_CPU = ClosedCost(
+    0.027, 6, 0.06, 0.65,
+    draft_steps_each={
+        "ngram": 0.005, "suffix": 0.03, "eagle2": 0.09, "eagle3": 0.09, "hybrid": 0.08, "medusa": 0.1,
+        "draft_model": 0.25, "layer_skip": 0.6,
+    },
+)  # fmt: skip
 
 
 def _follow(last: float, before: float) -> float:

@@ -15,6 +15,7 @@ from outrider.cli.bench.mix import (
     num_measured,
     parse_fixed,
     parse_sizes,
+    usual_fixed,
 )
 from outrider.cli.bench.samples import SETTING_OFF, Case, Setting
 from outrider.cli.bench.visits import POLICY
@@ -100,6 +101,14 @@ def test_fixed_settings_are_read_and_off_is_always_one() -> None:
     for wrong in ("eagle2:4", "ngram", "ngram:0", "ngram:17", "ngram:x"):
         with pytest.raises(ConfigError, match=f"--fixed {wrong}"):
             parse_fixed(f"off,{wrong}", drafters)
+
+
+def test_heads_that_the_engine_has_are_fixed_settings_too() -> None:
+    """Each once, so that the policy is held against them, and in an order that turns evenly."""
+    assert usual_fixed(["ngram", "suffix"]) == FIXED
+    drafters = ["ngram", "suffix", "prediction", "layer_skip", "eagle2", "hybrid", "medusa"]
+    found = parse_fixed(usual_fixed(drafters), drafters)
+    assert found[6:] == [Setting("hybrid", 4), Setting("eagle2", 4), Setting("medusa", 4)]
 
 
 def test_sizes_are_read() -> None:

@@ -75,7 +75,7 @@ def test_a_policy_that_is_wrong_is_named_by_its_line(tmp_path: Path) -> None:
     """As `outrider policy validate` names it."""
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "default.yaml").write_text("version: 1\ndrafters: {}\nsurprise: 2\n", encoding="utf-8")
-    code, found = examine(tmp_path, f"policy: {{directory: {tmp_path}/p}}")
+    code, found = examine(tmp_path, f"policy: {{directories: [{tmp_path}/p]}}")
     assert code == 1 and "default.yaml:" in found["policies"][1]
 
 

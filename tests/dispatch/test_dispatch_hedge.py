@@ -37,7 +37,7 @@ async def asking_two(two):
 async def hedging(folder, *replies, after_ms=40, **limits):
     """Lanes of which the first is asked first, under a policy that hedges."""
     (folder / "default.yaml").write_text(f"{POLICY}hedge_after_ms: {after_ms}\n")
-    async with lanes(*replies, policy=PolicySection(directory=folder), **limits) as two:
+    async with lanes(*replies, policy=PolicySection(directories=(folder,)), **limits) as two:
         await eventually(lambda: all(lane.load() is not None for lane in two.gateway.pool.lanes))
         yield two
 
@@ -151,7 +151,7 @@ async def test_nothing_is_hedged_that_need_not_or_cannot_be(tmp_path):
         return [len(ids) for ids in two.rids()]
 
     (tmp_path / "default.yaml").write_text(POLICY)
-    async with lanes(slow, None, policy=PolicySection(directory=tmp_path)) as two:
+    async with lanes(slow, None, policy=PolicySection(directories=(tmp_path,))) as two:
         assert await asked(two) == [1, 0]
     async with hedging(tmp_path, slow, None, after_ms=5000) as two:
         assert await asked(two) == [1, 0]

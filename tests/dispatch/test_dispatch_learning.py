@@ -16,11 +16,11 @@ from outrider.config import packaged_data
 from outrider.core import Hints, LaneAbility, LaneLoad, LaneView, Outcome, SpecStats
 from outrider.dispatch.learning import LearningStore, feedback_of, kept, record_of
 from outrider.errors import ConfigError
-from outrider.policy.acceptance import Cell
 from outrider.policy.evaluate import Record
 from outrider.policy.features import extract_features
 from outrider.policy.learning import Learner
 from outrider.policy.loader import Source, load_policies
+from outrider.policy.priors import Cell
 
 STATS = SpecStats(10, 12, (4, 2, 2, 2))
 KEY = {"model": "m", "build": "1"}

@@ -75,7 +75,7 @@ async def crew_over(lanes: list[dict[str, Any]], folder: Path, **sections: Any) 
     config = {
         "server": {"shutdown_grace_s": 10},
         "auth": {"keys": keys},
-        "policy": {"directory": str(folder / "policies")},
+        "policy": {"directories": [str(folder / "policies")]},
         "lanes": lanes,
     }
     file = folder / "config.yaml"

@@ -218,7 +218,7 @@ async def test_policies_are_read_again_and_administrators_see_which(tmp_path):
     """The hash changes with good files; with a wrong one it stays, and what is wrong is said."""
     file = tmp_path / "default.yaml"
     file.write_text("version: 1\nworkload: default\ndrafters: {}\n")
-    async with world(auth=auth(is_admin=True), policy=PolicySection(directory=tmp_path)) as w:
+    async with world(auth=auth(is_admin=True), policy=PolicySection(directories=(tmp_path,))) as w:
 
         async def policies():
             async with w.http.post(w.gateway.url + "/outrider/reload", headers=bearer("secret")) as response:
@@ -244,7 +244,7 @@ async def test_a_workload_may_be_for_a_header(tmp_path):
     (tmp_path / "default.yaml").write_text("version: 1\nworkload: default\ndrafters: {}\n")
     gold = "version: 1\nworkload: gold\nmatch: {headers: {X-Tier: gold}}\ndrafters: {}\n"
     (tmp_path / "gold.yaml").write_text(gold)
-    async with world(policy=PolicySection(directory=tmp_path)) as w:
+    async with world(policy=PolicySection(directories=(tmp_path,))) as w:
         for headers, workload in (({"x-TIER": "gold"}, "gold"), ({}, "default")):
             async with w.chat(headers=headers) as response:
                 assert response.headers["x-outrider-workload"] == workload

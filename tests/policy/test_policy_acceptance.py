@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.core import MAX_K, TASKS, SpecStats
-from outrider.policy.acceptance import Acceptance, Cell, expected_tokens, prior_hazards
+from outrider.core import MAX_K, SpecStats
+from outrider.policy.acceptance import Acceptance, expected_tokens
+from outrider.policy.priors import Cell, prior_hazards
 
 CELL = Cell("draft_model", True, 0, "chat", 0)
 
@@ -37,22 +38,16 @@ def test_expected_tokens_are_sums_of_survivals() -> None:
     assert len(expected_tokens([0.5])) == MAX_K + 1
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_deterministic_drafts_lose_acceptance_as_temperature_rises_and_sampled_ones_do_not(task: str) -> None:
-    """The proposal's kind decides what temperature does."""
-    point = [prior_hazards(Cell("ngram", False, bucket, task, 0))[0] for bucket in range(5)]
-    drawn = [prior_hazards(Cell("draft_model", True, bucket, task, 0))[0] for bucket in range(5)]
-    assert point == sorted(point, reverse=True) and point[0] > 2 * point[4]
-    assert len(set(drawn)) == 1
-
-
-def test_a_workloads_own_prior_and_a_dry_run_come_first() -> None:
-    """The first hazard is the one given; a dry run only raises it, and only a look-up's."""
-    ngram = CELL._replace(drafter="ngram", is_sampled=False)
-    assert prior_hazards(ngram, first=0.9)[0] == 0.9
-    assert prior_hazards(ngram, floor=0.75)[0] == 0.75
-    assert prior_hazards(ngram, first=0.9, floor=0.75)[0] == 0.9
-    assert prior_hazards(CELL, floor=0.99)[0] < 0.99
+def test_what_is_seen_of_a_head_is_held_against_its_card() -> None:
+    """It moves belief no further than what was seen."""
+    eagle = Cell("eagle2", True, 4, "summarise", 0)
+    chain = prior_hazards(eagle, accuracy=(0.5, 0.4))
+    found, random = Acceptance(), Random(1)
+    found.accuracy["eagle2"] = (0.5, 0.4)
+    assert found.curve(eagle).hazards == chain
+    for _ in range(40):
+        found.update(eagle, simulated(chain[0], 1, 40, random), 1)
+    assert found.curve(eagle).hazards[0] == pytest.approx(chain[0], abs=0.05)
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9])
@@ -98,9 +93,8 @@ def test_other_tasks_follow_a_little_and_tenants_have_their_own() -> None:
         found.update(tenant, simulated(0.0, 3, 40, random), 3)
     assert found.curve(other).hazards[0] < before[1]
     assert found.curve(tenant).hazards[0] < found.curve(CELL).hazards[0] < before[0]
-    assert found.curve(CELL._replace(drafter="layer_skip")).hazards == prior_hazards(
-        CELL._replace(drafter="layer_skip")
-    )
+    for drafter in ("layer_skip", "hybrid"):
+        assert found.curve(CELL._replace(drafter=drafter)).hazards == prior_hazards(CELL._replace(drafter=drafter))
 
 
 def test_old_counts_fade() -> None:
@@ -191,7 +185,7 @@ def test_memory_of_tenants_is_bounded_and_the_newest_are_remembered() -> None:
     for cell in cells[1:]:
         found.update(cell, stats([1, 9]), 1)
     maps = [value for value in vars(found).values() if isinstance(value, dict)]
-    assert [len(one) for one in maps] == [20_000, 0, 20_000]
+    assert [len(one) for one in maps] == [20_000, 0, 0, 20_000]
     assert found.curve(cells[0]).hazards == found.curve(CELL._replace(tenant="new")).hazards
     assert found.curve(cells[-1]).hazards != found.curve(cells[0]).hazards
     assert found.stamp(cells[0][2:]) != old

@@ -87,7 +87,7 @@ def test_explain_prints_plan_and_reasons(tmp_path: Path) -> None:
     """A person reads the plan, the rule, each reason and each feature."""
     code, stdout, _ = run("explain", request(tmp_path, CODE), "--requests", "0")
     assert code == 0
-    assert stdout.splitlines()[:3] == ["plan      ngram, k 5", "workload  code", "rule      best-rate"]
+    assert stdout.splitlines()[:3] == ["plan      suffix, k 5", "workload  code", "rule      best-rate"]
     assert "  - 0 other requests on lane embedded" in stdout.splitlines()
     assert "  task: code" in stdout.splitlines()
 
@@ -123,6 +123,18 @@ def test_explain_reads_stdin_hints_and_other_policies(tmp_path: Path) -> None:
     assert run("explain", "-", *options, stdin=hinted)[1].startswith("plan      ngram, k 7\n")
 
 
+def test_a_later_folders_workload_takes_the_place_of_an_earlier_ones(tmp_path: Path) -> None:
+    """Over those of the package, which stay where the later folder has none of their name."""
+    (tmp_path / "mine.yaml").write_text("version: 1\nworkload: code\ndrafters: {}\nmatch: {tasks: [code]}\n", "utf-8")
+    bodies = ["Write a Python class Queue.", "Quote this text back: one two three one two three."]
+    both = ("--policies", "shipped", "--policies", str(tmp_path))
+    found = []
+    for text in bodies:
+        body = {"messages": [{"role": "user", "content": text}], "temperature": 0}
+        found.append(json.loads(run("explain", request(tmp_path, body), *both, "--requests", "0", "--json")[1]))
+    assert [(one["workload"], one["plan"]["k"] > 0) for one in found] == [("code", False), ("extract", True)]
+
+
 def test_simulate_replay_and_tune_follow_each_other(tmp_path: Path) -> None:
     """Simulated requests are recorded, decided anew, and turned into files that are valid."""
     records, out = tmp_path / "records.jsonl", tmp_path / "out"
@@ -135,7 +147,7 @@ def test_simulate_replay_and_tune_follow_each_other(tmp_path: Path) -> None:
     files = [str(path) for path in sorted(out.glob("*.yaml"))]
     assert len(files) == 5
     assert run("validate", *files)[0] == 0
-    assert 'match: {"tasks": ["chat"]}' in (out / "chat.yaml").read_text(encoding="utf-8").splitlines()
+    assert "match: {tasks: [chat]}" in (out / "chat.yaml").read_text(encoding="utf-8").splitlines()
     (out / "chat.yaml").unlink()
     code, _, stderr = run("tune", str(records), "--policies", str(out))
     assert code == 1 and "no policy file for workload 'chat', only for code" in stderr

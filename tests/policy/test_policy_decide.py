@@ -18,6 +18,7 @@ from outrider.policy.features import Features
 from outrider.policy.learning import Ledger
 from outrider.policy.loader import Source, load_policies
 from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.policy.priors import LOOK_UPS
 
 
 def shipped(default: str = "default") -> PolicySet:
@@ -28,15 +29,15 @@ def shipped(default: str = "default") -> PolicySet:
     ("task", "temperature", "ks"),
     # The k with 0, 1, 2 and 8 other requests on the lane, and with unknown load.
     [
-        ("quote", 0.0, (8, 8, 6, 4, 4)),
+        ("quote", 0.0, (8, 8, 7, 5, 5)),
         ("quote", 1.0, (3, 2, 1, 0, 0)),
-        ("extract", 0.0, (6, 5, 4, 2, 2)),
-        ("summarise", 0.5, (4, 2, 1, 0, 0)),
+        ("extract", 0.0, (7, 5, 4, 3, 3)),
+        ("summarise", 0.5, (5, 2, 1, 0, 0)),
         ("rag", 1.0, (2, 1, 1, 0, 0)),
         ("rag", 1.2, (0, 0, 0, 0, 0)),
         ("code", 0.0, (5, 2, 1, 0, 0)),
         ("code", 1.0, (0, 0, 0, 0, 0)),
-        ("edit", 0.0, (6, 5, 4, 2, 2)),
+        ("edit", 0.0, (7, 5, 4, 3, 3)),
         ("maths", 0.0, (3, 2, 1, 0, 0)),
         ("translate", 0.7, (0, 0, 0, 0, 0)),
         ("chat", 0.0, (3, 2, 1, 0, 0)),
@@ -48,7 +49,8 @@ def shipped(default: str = "default") -> PolicySet:
 def test_shipped_policies(task: str, temperature: float, ks: tuple[int, ...]) -> None:
     """Look-up where it pays on a small engine: quotes and edits at any load, hot and creative text hardly ever."""
     plans = [decide(shipped(), features(task, temperature), view(EMBEDDED, n)).plan for n in (0, 1, 2, 8, None)]
-    assert plans == [Plan("ngram", k) if k else PLAN_OFF for k in ks]
+    assert tuple(plan.k for plan in plans) == ks
+    assert {plan.drafter for plan in plans} <= {*LOOK_UPS, "off"}
 
 
 def asked(policies: PolicySet, found: Features, **origin: Any) -> str:
@@ -78,7 +80,7 @@ def test_the_workload_with_most_conditions_is_asked() -> None:
 def test_off_as_default_leaves_the_other_files_in_charge() -> None:
     """The default serves what no file matches; a task of its own file keeps it."""
     assert decide(shipped("off"), features("maths")).plan == PLAN_OFF
-    assert decide(shipped("off"), features("code")).plan == Plan("ngram", 5)
+    assert decide(shipped("off"), features("code")).plan == Plan("suffix", 5)
 
 
 def test_reasons_tell_workload_load_plan_and_alternatives() -> None:
@@ -86,14 +88,14 @@ def test_reasons_tell_workload_load_plan_and_alternatives() -> None:
     decision = decide(shipped(), features("code"), view(EMBEDDED, 1))
     assert decision.reasons[0] == "task code (given by the request) belongs to workload code"
     assert decision.reasons[1] == "1 other request on lane one"
-    assert decision.reasons[2].startswith("ngram with k 2 on one, ")
+    assert decision.reasons[2].startswith("suffix with k 2 on one, ")
     assert decision.reasons[2].endswith(" tokens/s expected: it is expected to be fastest")
     assert any(reason.startswith("possible: plain decoding on one, ") for reason in decision.reasons)
     assert "not prediction on one: the request carries no prediction" in decision.reasons
     found = decision.candidates()
     assert {"lane": "one", "drafter": "prediction", "refused": "no-prediction"} in found
     rates = {(c["drafter"], c["k"]): c["tokens_per_s"] for c in found if "k" in c}
-    assert rates["ngram", 2] > rates["off", 0]
+    assert rates["suffix", 2] > rates["off", 0]
 
 
 def test_unknown_load_is_said() -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from policy_world import features, lane, only, toy_cost, workload
+from policy_world import features, lane, only, toy_cost
 
 from outrider.core import DrafterAbility, LaneAbility
 from outrider.errors import ConfigError
-from outrider.policy.acceptance import Cell
-from outrider.policy.evaluate import Evaluator, Record, advise, speed_of, to_yaml
-from outrider.policy.limits import Band
-from outrider.policy.loader import Source, load_policies
+from outrider.policy.evaluate import Evaluator, Record, advise, speed_of
 from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.policy.priors import Cell
 
 LANE = lane(cost=toy_cost(0.1))
 
@@ -25,7 +22,7 @@ def record(histogram: list[int] | None, k: int = 3, task: str = "chat", temperat
     plan = {"drafter": "draft_model", "k": k} if histogram is not None else {"drafter": "off", "k": 0}
     wire = {
         "features": asdict(features(task, temperature)), "plan": plan, "workload": task, "num_running": 1,
-        "histogram": histogram, "num_proposed": None,
+        "histogram": histogram, "num_proposed": None, "lane": "one",
     }  # fmt: skip
     return Record.from_wire(wire)
 
@@ -43,16 +40,30 @@ def simulated(alpha: float, k: int, random: Random, **fields: Any) -> Record:
 def test_a_smaller_k_is_read_off_the_histogram() -> None:
     """Rounds with more accepted drafts would have had k of them: exact, whatever others show."""
     one = record([4, 2, 2, 2])
-    rate = Evaluator(LANE, [one]).rate(one, Plan("draft_model", 2))
+    rate = Evaluator([LANE], [one]).rate(one, Plan("draft_model", 2))
     assert rate == pytest.approx((1 + 0.6 + 0.4) / (0.02 * 1.2))
-    assert Evaluator(LANE, [one]).rate(one, PLAN_OFF) == pytest.approx(50)
+    assert Evaluator([LANE], [one]).rate(one, PLAN_OFF) == pytest.approx(50)
+
+
+def test_a_record_belongs_to_the_lane_that_it_ran_on() -> None:
+    """Costs and k are that lane's; of a lane that is not known the first one's. What is advised each lane can run."""
+    first, dear = lane("first", cost=toy_cost(0.1)), lane("dear", ks=(2,), cost=toy_cost(0.5))
+    here, there = replace(record([4, 2, 2, 2]), lane="gone"), replace(record([4, 2, 2, 2]), lane="dear")
+    evaluator, plan = Evaluator([first, dear], [here, there]), Plan("draft_model", 2)
+    assert evaluator.rate(here, plan) == pytest.approx(2 / (0.02 * 1.2))
+    assert evaluator.rate(there, plan) == pytest.approx(2 / (0.02 * 2))
+    good = [replace(record([0, 0, 0, 40]), lane=name) for name in ("first", "dear")]
+    (advice,) = advise(Evaluator([first, dear], good), good)
+    assert advice.max_k["draft_model"] > 2, "the first lane can run more than the second"
+    (advice,) = advise(Evaluator([first, dear], good[1:]), good[1:])
+    assert advice.max_k == {"draft_model": 2}
 
 
 def test_a_tree_costs_what_decisions_charge_for_it() -> None:
     """Its depth is bounded: of more nodes it gets broader."""
     able = LaneAbility("one", (DrafterAbility("eagle3", tuple(range(1, 17)), depth=6),), cost=toy_cost(0.5))
     one = record(None)
-    evaluator = Evaluator(able, [])
+    evaluator = Evaluator([able], [])
     cell = Cell("eagle3", False, 0, "chat", 0)
     tokens = evaluator.learner.acceptance.curve(cell).tokens[12]
     rate = evaluator.rate(one, Plan("eagle3", 12), is_foreseen=True)
@@ -63,7 +74,7 @@ def test_a_larger_k_is_estimated_from_all_records() -> None:
     """Censored depths come from the curve: near what records with that k would have had."""
     random = Random(1)
     records = [simulated(0.8, 3, random) for _ in range(40)]
-    rate = Evaluator(LANE, records).rate(records[0], Plan("draft_model", 6))
+    rate = Evaluator([LANE], records).rate(records[0], Plan("draft_model", 6))
     tokens = rate * 0.02 * 1.6
     assert 3.2 < tokens < 4.6  # 1 + .8 + ... + .8 ** 6 is 3.95
 
@@ -71,7 +82,7 @@ def test_a_larger_k_is_estimated_from_all_records() -> None:
 def test_replay_decides_anew_or_takes_one_plan() -> None:
     """Both keep the recorded rate beside the new one."""
     records = [simulated(0.7, 3, Random(i)) for i in range(10)]
-    evaluator = Evaluator(LANE, records)
+    evaluator = Evaluator([LANE], records)
     policies = only(drafters={"draft_model": {"max_k": 2}}, exploration={"share": 0, "control": 0})
     anew = list(evaluator.replay(records, policies))
     assert {one.plan for one in anew} == {Plan("draft_model", 2)}
@@ -89,48 +100,12 @@ def test_advice_allows_what_pays_and_says_what_does_not() -> None:
         simulated(0.8 if i % 2 else 0.0, 3, random, task="rag", temperature=0.0 if i % 2 else 1.2) for i in range(20)
     ]
     records = [*good, *bad, *mixed]
-    found = {advice.workload: advice for advice in advise(Evaluator(LANE, records), records)}
+    found = {advice.workload: advice for advice in advise(Evaluator([LANE], records), records)}
     assert 4 <= found["code"].max_k["draft_model"] <= 7
     assert found["maths"].max_k == {} and found["maths"].gain > 1.5
     assert found["rag"].max_temperature == 0.0
     assert any("better drafter" in hint for hint in found["maths"].hints)
     assert any("k 8 is too large" in hint for hint in found["code"].hints)
-
-
-def test_advice_is_a_policy_file() -> None:
-    """With its gain and hints as comments; what is not measured has no confidence."""
-    one = [simulated(0.9, 3, Random(1), task="code")]
-    text = to_yaml(advise(Evaluator(LANE, one), one)[0], workload("code"))
-    assert '  draft_model: {"max_k": ' in text and "+- inf" in text
-    assert text.startswith("# yaml-language-server: ")
-
-
-RICH = {
-    "description": "off: 'quoted' # ü",
-    "match": {"tasks": ["rag"], "headers": {"x-a": "off"}},
-    "exact": True,
-    "temperature": [{"max": 0.5, "max_k": 4}, {"max": 1.3, "max_k": 2}],
-    "load": [{"max": 3}],
-    "objective": {"tpot_ms": 20.0},
-    "trial": {"workload": "other", "mode": "shadow"},
-}
-
-
-def test_tuning_keeps_what_it_does_not_tune(tmp_path: Path) -> None:
-    """Only the k of drafters that ran and the bands of the temperature differ, and those are narrower."""
-    random = Random(1)
-    records = [simulated(alpha, 3, random, task="rag", temperature=t) for alpha, t in [(0.8, 0.0), (0.0, 1.2)] * 10]
-    drafters = {"ngram": {"max_k": 2}, "draft_model": {"min_k": 3, "max_k": 9, "prior": 0.5}}
-    policy = workload("rag", drafters, **RICH)
-    text = to_yaml(advise(Evaluator(LANE, records), records)[0], policy)
-    (tmp_path / "rag.yaml").write_text(text, encoding="utf-8")
-    (tmp_path / "other.yaml").write_text("version: 1\nworkload: other\ndrafters: {}\n", encoding="utf-8")
-    found = load_policies(Source([tmp_path], "rag")).policy("rag")
-    assert found.drafters.keys() == {"ngram", "draft_model"} and found.drafters["ngram"].max_k == 2
-    assert found.drafters["draft_model"].prior == 0.5 and found.drafters["draft_model"].max_k <= 9
-    assert found.temperature == (Band(max=0.0, max_k=4),)
-    same = {"drafters": policy.drafters, "temperature": policy.temperature}
-    assert found.model_copy(update=same) == policy
 
 
 def test_the_gain_is_the_ratio_of_speeds() -> None:
@@ -139,7 +114,7 @@ def test_the_gain_is_the_ratio_of_speeds() -> None:
     slow = [replace(simulated(0.0, 3, random), num_tokens=10) for _ in range(10)]
     long = [replace(simulated(0.9, 3, random), num_tokens=990) for _ in range(10)]
     records = [*slow, *long]
-    evaluator = Evaluator(LANE, records)
+    evaluator = Evaluator([LANE], records)
     advice = advise(evaluator, records)[0]
     taken = [max((PLAN_OFF, *(Plan("draft_model", k) for k in range(1, advice.max_k["draft_model"] + 1))),
                  key=lambda plan: evaluator.rate(one, plan, is_foreseen=True)) for one in records]  # fmt: skip
@@ -167,5 +142,5 @@ def test_unknown_load_is_a_full_lane() -> None:
     one = record([4, 2, 2, 2])
     busy = replace(one, num_running=None)
     small = LaneAbility("one", LANE.drafters, cost=toy_cost(0.1, knee=8))
-    evaluator = Evaluator(small, [one])
+    evaluator = Evaluator([small], [one])
     assert evaluator.rate(busy, one.plan) < evaluator.rate(one, one.plan)

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from policy_world import decide, features, only, workload
 
-from outrider.core import SpecStats
+from outrider.core import LaneAbility, SpecStats
 from outrider.policy.decide import PolicySet
 from outrider.policy.learning import Feedback, Gate, Learner, Ledger
 from outrider.policy.lookup import Written
@@ -58,6 +58,33 @@ def test_another_model_behind_a_lane_begins_anew() -> None:
         anew = decide(found, features("quote"))
         assert anew.option.rate == decision.option.rate > closed.option.rate
         assert not found.meets("one", "model a on 2")
+
+
+def test_a_lane_that_takes_over_what_another_runs_keeps_what_is_known_of_it() -> None:
+    """Only its own speed is learnt anew: of lanes that are rolled one by one the first alone begins anew."""
+    learner = trained()
+    for name in ("one", "two"):
+        learner.meets(name, "a")
+    assert learner.meets("one", "b") and not learner.ledgers
+    learner.ledger("only")
+    for name in ("one", "two"):
+        learner.rounds.observe(name, "ngram", (1.0, 2.0))
+    factors = learner.rounds.factors(LaneAbility.embedded("two"), 1)
+    slow = factors.now
+    assert not learner.meets("two", "b")
+    assert "only" in learner.ledgers
+    assert learner.rounds.correction("one", "ngram") > learner.rounds.correction("two", "ngram") == 1
+    assert max(factors.now) == 1 > min(slow), "who keeps them is told"
+
+
+def test_lanes_that_come_and_go_are_forgotten() -> None:
+    """However many names there are, with what was learnt of them; the newest are remembered."""
+    learner = Learner()
+    for number in range(3000):
+        learner.meets(f"lane-{number}", "a")
+        learner.rounds.observe(f"lane-{number}", "off", (1.0, 2.0))
+    assert len(learner.lanes) == len(learner.rounds.to_state()["lanes"]) <= 1024
+    assert "lane-2999" in learner.lanes and learner.rounds.correction("lane-0") == 1
 
 
 def test_missing_statistics_are_not_zero_acceptance() -> None:

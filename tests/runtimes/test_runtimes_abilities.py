@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.core import SURFACES, DrafterAbility
-from outrider.cost import SMALL_CPU, VERSION, CostTable
+from outrider.core import MAX_K, SURFACES, DrafterAbility
+from outrider.cost import MAX_DEPTH, SMALL_CPU, VERSION, CostTable
 from outrider.profiles import SGLangSection, UrlSection
 from outrider.runtimes.abilities import (
     SGLANG_ROUTES,
@@ -104,9 +104,11 @@ def test_a_plain_lane_honours_seeds_with_the_plugin():
 
 def test_the_embedded_engine_says_it_in_one_object():
     """Its drafters, the largest k, and what it samples exactly."""
-    own = {"drafters": ["ngram", "suffix", "unheard-of"], "max_k": 16, "exact_surfaces": ["min_p", "unheard-of"]}
+    own = {"drafters": ["ngram", "hybrid", "unheard-of"], "max_k": 16, "exact_surfaces": ["min_p", "unheard-of"]}
     found = read_abilities({"outrider": own, "speculative_algorithm": None})
-    assert found.drafters == {"ngram": KRange(1, 16), "suffix": KRange(1, 16)}
+    assert found.drafters == {"ngram": KRange(1, 16), "hybrid": KRange(1, 16)}
+    drafts = {one.drafter: (one.is_sampled, one.depth) for one in lane_ability("one", found).drafters}
+    assert drafts == {"ngram": (False, MAX_K), "hybrid": (True, MAX_DEPTH)}, "drawn where hot, else trees of a head"
     assert (found.can_be_off, found.surfaces) == (True, {"min_p"})
     with pytest.raises(ValueError, match="max_k"):
         read_abilities({"outrider": {}})
@@ -221,3 +223,18 @@ def test_a_lanes_own_cost_table_is_taken():
     assert lane_ability("a", read_abilities({"outrider": own})).cost == table
     with pytest.raises(ValueError, match="round_s"):
         read_abilities({"outrider": own | {"cost": {"version": 1}}})
+
+
+def test_what_a_heads_card_says_is_taken():
+    """By drafter, and by lanes of one make alike; what are no rates makes the lane unusable rather than wrong."""
+    own = {
+        "drafters": ["ngram", "eagle2"],
+        "max_k": 4,
+        "drafter_info": {"eagle2": {"accuracy": [0.5, 1]}, "other": {}},
+    }
+    one, two = (lane_ability(name, read_abilities({"outrider": own})) for name in ("one", "two"))
+    assert one.drafters is two.drafters
+    assert [drafter.accuracy for drafter in one.drafters] == [(), (0.5, 1.0)]
+    for wrong in ("half", [2], [None], {"a": 1}):
+        with pytest.raises(ValueError, match=r"drafter_info\.eagle2\.accuracy"):
+            read_abilities({"outrider": own | {"drafter_info": {"eagle2": {"accuracy": wrong}}}})

@@ -13,13 +13,13 @@ import orjson
 import typer
 from pydantic import ValidationError
 
-from outrider.config import inherited_environment, packaged_data
+from outrider.config import SHIPPED, inherited_environment, policy_folders
 from outrider.core import Hints
 from outrider.errors import ConfigError, OutriderError
 from outrider.policy.decision import Decision
 from outrider.policy.features import extract_features
 from outrider.policy.limits import policy_schema
-from outrider.policy.loader import Source, load_policies, validate_file
+from outrider.policy.loader import Source, load_policies, texts_of, validate_file
 from outrider.policy.plan import PLAN_OFF, Plan
 
 app = typer.Typer(no_args_is_help=True, help="Check policy files and explain decisions, without a server.")
@@ -41,7 +41,11 @@ def _one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-Policies = Annotated[Path | None, typer.Option(help="Folder of policy files; else those of the package.")]
+Policies = Annotated[
+    list[Path],
+    typer.Option(help="Folder of policy files; may be given again, and a later one's workloads take the place of "
+                 "an earlier one's. `shipped` stands for those of the package."),
+]  # fmt: skip
 Default = Annotated[str, typer.Option(help="Workload for requests that no file matches.")]
 Lanes = Annotated[
     Path | None,
@@ -75,7 +79,7 @@ def validate(
 @_one_line_errors
 def explain(
     request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="An OpenAI request body; - reads stdin.")],
-    policies: Policies = None,
+    policies: Policies = [SHIPPED],  # noqa: B006 - typer copies it
     default: Default = "default",
     requests: Annotated[
         int | None, typer.Option(min=0, help="Requests running and waiting on each lane; omitted: unknown.")
@@ -93,14 +97,14 @@ def explain(
     typer.echo(orjson.dumps(_to_json(decision), option=orjson.OPT_INDENT_2) if as_json else _to_text(decision))
 
 
-def _source(policies: Path | None, default: str) -> Source:
-    return Source([policies or packaged_data("policies")], default, env=inherited_environment())
+def _source(policies: Sequence[Path], default: str) -> Source:
+    return Source(policy_folders(policies), default, env=inherited_environment())
 
 
 @app.command()
 @_one_line_errors
 def simulate(
-    policies: Policies = None,
+    policies: Policies = [SHIPPED],  # noqa: B006 - typer copies it
     default: Default = "default",
     lanes: Lanes = None,
     requests: Annotated[int, typer.Option(min=1, help="Requests, over all tasks and temperatures.")] = 1000,
@@ -127,12 +131,13 @@ def simulate(
 @_one_line_errors
 def replay(
     records: Annotated[Path, typer.Argument(help="A learning store, or one JSON object a line.")],
-    policies: Policies = None,
+    policies: Policies = [SHIPPED],  # noqa: B006 - typer copies it
     default: Default = "default",
     lanes: Lanes = None,
     plan: Annotated[str | None, typer.Option(help="One plan for all, as ngram:3 or off; else the policy.")] = None,
 ) -> None:
-    """Expected speeds of recorded requests under another policy, drafter or k; on the first lane."""
+    """Expected speeds of recorded requests under another policy, drafter or k; on the lane of the name that each ran
+    on, or else on the first."""
     from rich.console import Console
 
     from outrider.cli.policy_lab import can_run, read_lanes, read_records, replay_table
@@ -140,11 +145,12 @@ def replay(
 
     found = read_records(records)
     policy_set = load_policies(_source(policies, default))
-    lane = read_lanes(lanes)[0]
+    evaluator = Evaluator(read_lanes(lanes), found)
     fixed = None if plan is None else _read_plan(plan)
-    if fixed is not None and not can_run(lane, fixed):
-        raise ConfigError(f"--plan: lane {lane.name} has no {fixed.drafter} with k {fixed.k}")
-    replayed = list(Evaluator(lane, found).replay(found, policy_set, fixed))
+    for lane in {id(lane): lane for lane in map(evaluator.lane_of, found)}.values():
+        if fixed is not None and not can_run(lane, fixed):
+            raise ConfigError(f"--plan: lane {lane.name} has no {fixed.drafter} with k {fixed.k}")
+    replayed = list(evaluator.replay(found, policy_set, fixed))
     Console().print(replay_table(replayed))
 
 
@@ -152,23 +158,25 @@ def replay(
 @_one_line_errors
 def tune(
     records: Annotated[Path, typer.Argument(help="A learning store, or one JSON object a line.")],
-    policies: Policies = None,
+    policies: Policies = [SHIPPED],  # noqa: B006 - typer copies it
     default: Default = "default",
     lanes: Lanes = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the files; else they are printed.")] = None,
 ) -> None:
-    """The policy files with limits from recorded requests, the expected gain, its confidence, and hints; on the first
-    lane. All else that the files say stays."""
+    """The policy files with limits from recorded requests, the expected gain, its confidence, and hints; on the lane
+    of the name that each ran on, or else on the first. All else that the files say stays."""
     from outrider.cli.policy_lab import read_lanes, read_records, write_file
-    from outrider.policy.evaluate import Evaluator, advise, to_yaml
+    from outrider.policy.evaluate import Evaluator, advise
+    from outrider.policy.tuning import to_yaml
 
     found = read_records(records)
-    policy_set = load_policies(_source(policies, default))
-    for advice in advise(Evaluator(read_lanes(lanes)[0], found), found):
+    source = _source(policies, default)
+    policy_set, texts = load_policies(source), texts_of(source)
+    for advice in advise(Evaluator(read_lanes(lanes), found), found):
         if advice.workload not in policy_set.workloads:
             known = ", ".join(policy_set.workloads)
             raise ConfigError(f"{records}: no policy file for workload {advice.workload!r}, only for {known}")
-        text = to_yaml(advice, policy_set.policy(advice.workload))
+        text = to_yaml(advice, policy_set.policy(advice.workload), texts[advice.workload])
         if out is None:
             typer.echo(text)
         else:

@@ -9,18 +9,16 @@ curve is per round, match or not.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate, chain, repeat
 from operator import mul
 from random import Random
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from outrider.core import MAX_K, DrafterAbility, SpecStats
-from outrider.cost import DRAWN_FROM
+from outrider.core import MAX_K, SpecStats
 from outrider.policy.counts import DEPTHS, PSEUDO, Counts, depth_counts
+from outrider.policy.priors import LOOK_UPS, Cell, prior_hazards
 
 #: What one request's counts are multiplied by when the next one comes: of all tasks, and of one task or tenant.
 _KEEP_ALL, _KEEP_TASK = 0.999, 0.98
@@ -32,69 +30,10 @@ _NEAR = 0.03
 _GATHER, _MAX_GATHER, _ALL_GATHER = 8, 128, 2048
 #: Entries that a map by tenants keeps; those that were not set for longest go first.
 _MAX_KEPT = 20_000
-#: Drafters that look up in the text that is there; a dry run on the prompt says something of them.
-LOOK_UPS = frozenset({"ngram", "suffix"})
 #: Share of the drafts asked for that a look-up is expected to propose.
 _FILL = 0.35
 
-#: First and later hazards at temperature 0, by task. Look-ups: measured on the shipped prompts with the embedded
-#: engine. Models: published figures of EAGLE-3 class heads, interpolated where a task has none.
-_LOOK_UP_PRIOR = {
-    "code": (0.20, 0.70), "edit": (0.55, 0.80), "quote": (0.60, 0.90), "extract": (0.55, 0.80),
-    "summarise": (0.21, 0.70), "rag": (0.28, 0.70), "translate": (0.25, 0.70), "maths": (0.18, 0.70),
-    "chat": (0.12, 0.60), "creative": (0.08, 0.60),
-}  # fmt: skip
-_MODEL_PRIOR = {
-    "code": 0.75, "edit": 0.75, "quote": 0.80, "extract": 0.70, "summarise": 0.60, "rag": 0.60, "translate": 0.60,
-    "maths": 0.81, "chat": 0.55, "creative": 0.50,
-}  # fmt: skip
-#: What a drafter's first hazard adds to that, and what each depth multiplies it by.
-_MODEL_SHAPE = {
-    "eagle2": (-0.05, 1.0),
-    "medusa": (-0.15, 0.75),
-    "draft_model": (-0.05, 1.0),
-    "layer_skip": (-0.1, 1.0),
-}
-#: Drafters of trees up to this bucket of temperatures, of chains above; and the least of a tree's later hazards:
-#: beside a likely draft stand others that are nearly as likely.
-_TREES, _TREES_UP_TO, _TREE_HAZARD = frozenset({"eagle2", "eagle3", "medusa"}), 1, 0.72
-#: Upper bounds of the temperature buckets, and what deterministic drafts keep of their acceptance in each. One ends
-#: where trees give way to chains, so that none holds counts of both.
-_TEMPERATURES = (0.2, math.nextafter(DRAWN_FROM, 0), 0.9, 1.15, math.inf)
-_KEPT_HOT = (1.0, 0.85, 0.64, 0.45, 0.38)
-_LENGTHS = (512, 4096, math.inf)
-
 T = TypeVar("T")
-
-
-def temperature_bucket(temperature: float) -> int:
-    """Which band of temperatures it lies in."""
-    return bisect_left(_TEMPERATURES, temperature)
-
-
-def length_bucket(num_tokens: int) -> int:
-    """Which band of prompt lengths it lies in."""
-    return bisect_left(_LENGTHS, num_tokens)
-
-
-class Cell(NamedTuple):
-    """What acceptance is kept by."""
-
-    drafter: str
-    is_sampled: bool
-    temperature: int
-    """Bucket."""
-    task: str
-    length: int
-    """Bucket of the prompt's length."""
-    tenant: str | None = None
-
-    @property
-    def levels(self) -> tuple[tuple[Any, ...], ...]:
-        """Keys of the counts that bear on it, from the widest on."""
-        wide = (self.drafter, self.is_sampled, self.temperature)
-        task = (*wide, self.task, self.length)
-        return (wide, task) if self.tenant is None else (wide, task, (*task, self.tenant))
 
 
 @dataclass(slots=True)
@@ -139,38 +78,10 @@ class Curve:
         return tokens
 
 
-def steps_at_most(drafter: DrafterAbility, cell: Cell) -> int:
-    """Draft steps of a round: hot requests have chains, where others have trees of bounded depth."""
-    return drafter.depth if cell.temperature <= _TREES_UP_TO else MAX_K
-
-
 def expected_tokens(hazards: Sequence[float]) -> tuple[float, ...]:
     """For k = 0 .. MAX_K; depths beyond the last hazard have the last one."""
     deep = repeat(hazards[-1], MAX_K - len(hazards))
     return tuple(accumulate(chain((1.0,), accumulate(chain(hazards[:MAX_K], deep), mul))))
-
-
-@lru_cache(maxsize=1024)
-def prior_hazards(cell: Cell, first: float | None = None, floor: float = 0.0) -> tuple[float, ...]:
-    """What is believed before data. `first` is the workload's own first hazard at temperature 0; `floor` bounds it
-    from below where a dry run on the prompt has shown more."""
-    kept = 1.0 if cell.is_sampled else _KEPT_HOT[cell.temperature]
-    if cell.drafter in LOOK_UPS:
-        start, rest = _LOOK_UP_PRIOR[cell.task]
-        rests = [rest] * (DEPTHS - 1)
-    elif cell.drafter == "prediction":
-        start, rests = 0.8, [0.9] * (DEPTHS - 1)
-    else:
-        shift, factor = _MODEL_SHAPE.get(cell.drafter, (0.0, 1.0))
-        start = _MODEL_PRIOR[cell.task] + shift
-        rests = [start * factor**depth for depth in range(1, DEPTHS)]
-        if cell.drafter in _TREES and cell.temperature <= _TREES_UP_TO:
-            rests = [start * factor, *[max(start, _TREE_HAZARD) * factor] * (DEPTHS - 2)]
-    if first is not None:
-        start = first
-    if cell.drafter in LOOK_UPS:
-        start = max(start, floor)
-    return (start * kept, *(rest * kept for rest in rests))
 
 
 class _Recent(dict[tuple[Any, ...], T]):
@@ -188,6 +99,8 @@ class Acceptance:
 
     def __init__(self) -> None:
         self._counts: _Recent[Counts] = _Recent()
+        self.accuracy: dict[str, tuple[float, ...]] = {}
+        """By head, what its card says; lanes tell it."""
         self._fills: dict[tuple[str, str], tuple[float, float]] = {}
         """By drafter and task: drafts proposed in units of k, and rounds."""
         self._stamps: _Recent[int] = _Recent()
@@ -202,7 +115,7 @@ class Acceptance:
 
     def curve(self, cell: Cell, first: float | None = None, floor: float = 0.0) -> Curve:
         """The posterior of a cell."""
-        means: Sequence[float] = prior_hazards(cell, first, floor)
+        means: Sequence[float] = prior_hazards(cell, first, floor, self.accuracy.get(cell.drafter, ()))
         weights = [PSEUDO] * DEPTHS
         for level, key in enumerate(cell.levels):
             counts = self._counts.get(key)
@@ -234,7 +147,7 @@ class Acceptance:
         self._add(cell, Counts.of(depth_counts(stats, k, may_miss=True)))
 
     def _add(self, cell: Cell, counts: Counts) -> None:
-        prior = prior_hazards(cell)
+        prior = prior_hazards(cell, accuracy=self.accuracy.get(cell.drafter, ()))
         counts.expected = sum(n * mean for n, mean in zip(counts.trials, prior, strict=True))
         for level, key in enumerate(cell.levels):
             kept = self._counts.get(key) or Counts()

@@ -11,13 +11,14 @@ from dataclasses import replace
 from operator import truediv
 
 from outrider.core import MAX_K, OFF, DrafterAbility, LaneAbility, LaneView
-from outrider.policy.acceptance import LOOK_UPS, Cell, Curve, length_bucket, steps_at_most, temperature_bucket
+from outrider.policy.acceptance import Curve
 from outrider.policy.eligibility import drafter_refusal, inexact, unserved
 from outrider.policy.features import Features
 from outrider.policy.kind import Kind
 from outrider.policy.learning import Learner
 from outrider.policy.limits import Band, WorkloadPolicy
 from outrider.policy.options import Entry, Menu, Prices, Row
+from outrider.policy.priors import LOOK_UPS, Cell, length_bucket, steps_at_most, temperature_bucket
 from outrider.policy.rounds import RELIEF, TIGHT, context_bucket, occupancy, pressure
 
 #: Kinds of requests, and menus of one kind, that are remembered.
@@ -64,8 +65,13 @@ class Surveyor:
         return self._contexts[place] if place < len(self._contexts) else None
 
     def _note(self, ability: LaneAbility) -> None:
-        """Of a lane that is new: kinds that its drafters' contexts cut in two are made anew."""
+        """Of a lane that is new: kinds are made anew that its drafters' contexts cut in two, or of whose drafters its
+        cards say more."""
+        known = self._learner.acceptance.accuracy
         for drafter in ability.drafters:
+            if drafter.accuracy and drafter.drafter not in known:
+                known[drafter.drafter] = drafter.accuracy
+                self._kinds.clear()
             if drafter.max_context is not None and drafter.max_context not in self._contexts:
                 insort(self._contexts, drafter.max_context)
                 self._kinds.clear()

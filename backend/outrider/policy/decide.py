@@ -103,12 +103,9 @@ class PolicySet:
             return _refusing(error)
 
     def meets(self, lane: str, runs: str) -> bool:
-        """A lane is ready, with this model and build; True when it had another, so that learning begins anew."""
-        before = self.learner.lanes.setdefault(lane, runs)
-        if before == runs:
+        """A lane is ready, with this model and build; True when these are new, so that learning begins anew."""
+        if not self.learner.meets(lane, runs):
             return False
-        self.learner.forget()
-        self.learner.lanes[lane] = runs
         self._surveyor = Surveyor(self.learner)
         self._settler = Settler(self.learner, self._surveyor)
         return True

@@ -10,13 +10,13 @@ from operator import attrgetter
 from typing import Any
 
 from outrider.core import MAX_K, LaneLoad, LaneView
-from outrider.policy.acceptance import Cell, steps_at_most
 from outrider.policy.eligibility import NOT_PAYING, REASONS, inexact
 from outrider.policy.features import Features
 from outrider.policy.kind import Kind
 from outrider.policy.nearest import distance
 from outrider.policy.options import Option, Refusal, Row
 from outrider.policy.plan import Plan
+from outrider.policy.priors import Cell, steps_at_most
 from outrider.policy.rounds import Rounds
 
 #: Codes of what decided, and the sentence that answers show.

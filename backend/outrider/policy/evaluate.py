@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, stdev
-from typing import Any, cast
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from outrider.core import MAX_K, Drafter, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
+from outrider.core import MAX_K, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
 from outrider.errors import ConfigError
-from outrider.policy.acceptance import (
-    LOOK_UPS,
-    Cell,
-    Curve,
-    expected_tokens,
-    length_bucket,
-    steps_at_most,
-    temperature_bucket,
-)  # fmt: skip
+from outrider.policy.acceptance import Curve, expected_tokens
 from outrider.policy.counts import depth_counts
 from outrider.policy.decide import PolicySet
 from outrider.policy.features import Features
 from outrider.policy.learning import Learner
-from outrider.policy.limits import Band, DrafterLimits, WorkloadPolicy
 from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.policy.priors import LOOK_UPS, Cell, length_bucket, steps_at_most, temperature_bucket
 from outrider.policy.rounds import Occupancy, context_bucket
 
 #: Trials of a depth from which on its hazard is taken from the record.
@@ -49,6 +41,8 @@ class Record:
     stats: SpecStats | None
     num_tokens: int
     """Of the answer; where the record does not say, those that its rounds wrote, or the usual number."""
+    lane: str
+    """On which it ran."""
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Record:
@@ -65,7 +59,7 @@ class Record:
             written = _USUAL_TOKENS if stats is None else stats.num_accepted + stats.num_verify_steps + 1
             num_tokens = data.get("num_tokens") or written
             plan = Plan.from_wire(data["plan"])
-            return cls(features, plan, data["workload"], data["num_running"], stats, num_tokens)
+            return cls(features, plan, data["workload"], data["num_running"], stats, num_tokens, data["lane"])
         except (KeyError, TypeError, ValueError, ValidationError) as error:
             raise ConfigError(f"not a recorded request: {error}") from error
 
@@ -82,36 +76,44 @@ class Replayed:
 
 
 class Evaluator:
-    """Expected speeds of recorded requests on a lane. Acceptance comes from a request's own histogram as far as its k
-    reached, else from what all records have shown."""
+    """Expected speeds of recorded requests on the lanes that they ran on. Acceptance comes from a request's own
+    histogram as far as its k reached, else from what all records have shown."""
 
-    def __init__(self, lane: LaneAbility, records: Sequence[Record]) -> None:
-        self.lane = lane
+    def __init__(self, lanes: Sequence[LaneAbility], records: Sequence[Record]) -> None:
+        """What ran on a lane of none of their names counts as run on the first."""
+        self._lanes, self._first = {lane.name: lane for lane in lanes}, lanes[0]
         self.learner = Learner()
+        drafters = [one for lane in lanes for one in lane.drafters if one.accuracy]
+        self.learner.acceptance.accuracy = {one.drafter: one.accuracy for one in drafters}
         for record in records:
             if record.stats is not None and not record.plan.is_off:
                 self.learner.acceptance.update(_cell(record, record.plan.drafter), record.stats, record.plan.k)
 
+    def lane_of(self, record: Record) -> LaneAbility:
+        """Where it is taken to have run."""
+        return self._lanes.get(record.lane, self._first)
+
     def rate(self, record: Record, plan: Plan, *, is_foreseen: bool = False) -> float:
         """Expected tokens per second of a record under a plan; `is_foreseen` does without the record's own counts."""
-        running = self.lane.max_running if record.num_running is None else record.num_running
+        lane = self.lane_of(record)
+        running = lane.max_running if record.num_running is None else record.num_running
         scene = (Occupancy(running, 0, True).batch, context_bucket(record.features.num_prompt_tokens))
         if plan.is_off:
-            return 1 / self.learner.rounds.plain_s(self.lane, *scene)
+            return 1 / self.learner.rounds.plain_s(lane, *scene)
         cell = _cell(record, plan.drafter)
         curve = self.learner.acceptance.curve(cell)
-        depth = next((steps_at_most(one, cell) for one in self.lane.drafters if one.drafter == plan.drafter), MAX_K)
-        seconds = self.learner.rounds.round_s(self.lane, plan.drafter, scene, curve.fill, depth)
+        depth = next((steps_at_most(one, cell) for one in lane.drafters if one.drafter == plan.drafter), MAX_K)
+        seconds = self.learner.rounds.round_s(lane, plan.drafter, scene, curve.fill, depth)
         tokens = curve.tokens[plan.k] if is_foreseen else _tokens(record, plan, curve)
         return tokens / seconds[plan.k]
 
     def replay(self, records: Sequence[Record], policies: PolicySet, fixed: Plan | None = None) -> Iterator[Replayed]:
-        """Decide every record anew, or give all of them one plan."""
+        """Decide every record anew for its lane, since how busy others were is not known, or give all one plan."""
         for record in records:
-            load = None
+            lane, load = self.lane_of(record), None
             if record.num_running is not None:
-                load = LaneLoad(record.num_running - 1, 0, self.lane.max_running, 0.0)
-            plan = fixed or policies.decide(record.features, Hints(), [LaneView(self.lane, load)], 0.0).plan
+                load = LaneLoad(record.num_running - 1, 0, lane.max_running, 0.0)
+            plan = fixed or policies.decide(record.features, Hints(), [LaneView(lane, load)], 0.0).plan
             yield Replayed(
                 record, plan, self.rate(record, record.plan), self.rate(record, plan), self.rate(record, PLAN_OFF)
             )
@@ -166,11 +168,10 @@ def advise(evaluator: Evaluator, records: Sequence[Record]) -> list[Advice]:
 def _advise(evaluator: Evaluator, workload: str, records: Sequence[Record]) -> Advice:
     # Only drafters that ran here have shown anything; others are for exploration to try.
     ran = {record.plan.drafter for record in records if not record.plan.is_off and record.stats is not None}
-    plans = [Plan(a.drafter, k) for a in evaluator.lane.drafters if a.drafter in ran for k in a.ks]
-    best = _choices(evaluator, records, plans)
+    best = _choices(evaluator, records, ran)
     speed = speed_of(records, [evaluator.rate(record, plan) for record, plan in zip(records, best, strict=True)])
     for most in range(MAX_K + 1):
-        taken = _choices(evaluator, records, [plan for plan in plans if plan.k <= most])
+        taken = _choices(evaluator, records, ran, most)
         rates = [evaluator.rate(record, plan) for record, plan in zip(records, taken, strict=True)]
         if speed_of(records, rates) >= _GOOD_ENOUGH * speed:
             break
@@ -193,11 +194,16 @@ def _advise(evaluator: Evaluator, workload: str, records: Sequence[Record]) -> A
 _GOOD_ENOUGH = 0.995
 
 
-def _choices(evaluator: Evaluator, records: Sequence[Record], plans: Sequence[Plan]) -> list[Plan]:
-    """The plan that each record would have been given, from what all records have shown."""
-    return [
-        max((PLAN_OFF, *plans), key=lambda plan: evaluator.rate(record, plan, is_foreseen=True)) for record in records
-    ]
+def _choices(
+    evaluator: Evaluator, records: Sequence[Record], drafters: Collection[str], most: int = MAX_K
+) -> list[Plan]:
+    """The plan of its lane that each record would have been given, from what all records have shown."""
+    found = []
+    for record in records:
+        able = [one for one in evaluator.lane_of(record).drafters if one.drafter in drafters]
+        plans = (PLAN_OFF, *(Plan(one.drafter, k) for one in able for k in one.ks if k <= most))
+        found.append(max(plans, key=partial(evaluator.rate, record, is_foreseen=True)))
+    return found
 
 
 def speed_of(records: Sequence[Record], rates: Sequence[float]) -> float:
@@ -235,41 +241,3 @@ def _hints(records: Sequence[Record], most: int) -> Iterator[str]:
     running = [record.num_running for record in records if record.num_running is not None]
     if running and median(running) > 8:
         yield f"usually {median(running):g} requests run at once: rows are dear, so k should be small"
-
-
-def tuned(advice: Advice, policy: WorkloadPolicy) -> WorkloadPolicy:
-    """The policy with the advised limits, and with all else that it says. Drafters that never ran stay as they are,
-    since nothing is known of them, and temperatures are only ever narrowed."""
-    drafters = {name: limits for name, limits in policy.drafters.items() if name not in advice.ran}
-    for name, most in sorted(advice.max_k.items()):
-        limits = policy.limits_of(name) or DrafterLimits()
-        least = {"min_k": most} if limits.min_k > most else {}
-        drafters[cast(Drafter, name)] = limits.model_copy(update={"max_k": most, **least})
-    changes: dict[str, Any] = {"drafters": drafters}
-    hottest, bands = advice.max_temperature, policy.temperature
-    if hottest is not None and not (bands and _ends_below(bands[-1], hottest)):
-        cool = tuple(band for band in bands if _ends_below(band, hottest))
-        last = bands[len(cool)] if bands else Band()
-        changes["temperature"] = (*cool, last.model_copy(update={"max": hottest}))
-    return policy.model_copy(update=changes)
-
-
-def _ends_below(band: Band, value: float) -> bool:
-    return band.max is not None and band.max < value
-
-
-def to_yaml(advice: Advice, policy: WorkloadPolicy) -> str:
-    """The policy's file with the advised limits, with the reasons as comments."""
-    lines = [
-        "# yaml-language-server: $schema=policy.schema.json",
-        f"# From {advice.num_records} recorded requests, whose tokens per second are expected to grow"
-        f" {advice.gain:.2f} +- {advice.margin:.2f} times (95 %).",
-        *(f"# {hint}." for hint in advice.hints),
-    ]
-    # JSON values are YAML that no version of it reads otherwise.
-    for key, value in tuned(advice, policy).model_dump(mode="json", exclude_unset=True).items():
-        if key == "drafters" and value:
-            lines += ["drafters:", *(f"  {name}: {json.dumps(limits)}" for name, limits in value.items())]
-        else:
-            lines.append(f"{key}: {json.dumps(value, ensure_ascii=False)}")
-    return "\n".join([*lines, ""])

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outrider.core import MAX_K, LaneAbility
-from outrider.policy.acceptance import Cell, Curve
+from outrider.policy.acceptance import Curve
 from outrider.policy.features import Features
 from outrider.policy.incumbent import Incumbent
 from outrider.policy.limits import WorkloadPolicy
 from outrider.policy.options import Menu, Prices, Row
+from outrider.policy.priors import Cell
 
 #: Length of an answer whose request names no limit.
 _USUAL_TOKENS = 256

@@ -11,9 +11,10 @@ from random import Random
 from typing import Any, Protocol
 
 from outrider.core import SpecStats
-from outrider.policy.acceptance import LOOK_UPS, Acceptance, Cell
+from outrider.policy.acceptance import Acceptance
 from outrider.policy.lookup import Replay, Written
 from outrider.policy.plan import Plan
+from outrider.policy.priors import LOOK_UPS, Cell
 from outrider.policy.rounds import Rounds
 
 #: Layout of the state.
@@ -30,6 +31,8 @@ _MIN_ROUNDS = 8
 _FIRST_BACKOFF, _LAST_BACKOFF = 16, 4096
 #: Measurements that a drafter must have when its workload is overdrawn.
 _PROVEN = 3
+#: Lanes that are remembered; who was not met for longest goes first.
+_MAX_LANES = 1024
 #: What one more request makes of the ledger's sums.
 _KEEP = 0.995
 
@@ -178,10 +181,22 @@ class Learner:
             found = self.ledgers[workload] = Ledger()
         return found
 
-    def forget(self) -> None:
-        """All but what lanes run: it was learnt on other models or builds."""
+    def meets(self, lane: str, runs: str) -> bool:
+        """A lane is ready, with this model and build. True when it had others, which no lane has had, so that all is
+        forgotten; where another lane has them, only what was learnt of this one's speed is."""
+        before, is_known = self.lanes.pop(lane, runs), runs in self.lanes.values()
+        self.lanes[lane] = runs
+        if len(self.lanes) > _MAX_LANES:
+            eldest = next(iter(self.lanes))
+            del self.lanes[eldest]
+            self.rounds.forget(eldest)
+        if before != runs and is_known:
+            self.rounds.forget(lane)
+        if before == runs or is_known:
+            return False
         self.acceptance, self.rounds, self.gates, self.ledgers = Acceptance(), Rounds(), {}, {}
         self.num_changes += 1
+        return True
 
     def learn(self, decided: Decided, feedback: Feedback) -> None:
         """Take in how one request went. What it fixed by itself does not tell whether the workload's choices pay."""

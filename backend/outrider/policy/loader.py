@@ -158,6 +158,12 @@ def load_policies(source: Source, learner: Learner | None = None) -> PolicySet:
     return PolicySet([policy for policy, _ in by_name.values()], source.default, learner)
 
 
+def texts_of(source: Source) -> dict[str, str]:
+    """Each workload's file as it stands, of those that `load_policies` takes."""
+    found = {n: one.file for folder in source.directories for n, (_, one) in _read_folder(folder, source.env).items()}
+    return {name: Path(file).read_text(encoding="utf-8") for name, file in found.items()}
+
+
 def _read_folder(directory: Path, env: Mapping[str, str]) -> dict[str, tuple[WorkloadPolicy, _Document]]:
     found: dict[str, tuple[WorkloadPolicy, _Document]] = {}
     for path in _files(directory):
@@ -239,9 +245,8 @@ def _compose(path: Path, document: _Document) -> yaml.Node | None:
     except OSError as error:
         document.report((), f"cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:
-        document.report(
-            (), f"expected UTF-8 text, found byte {error.object[error.start]:#04x} at offset {error.start}"
-        )
+        found = f"byte {error.object[error.start]:#04x} at offset {error.start}"
+        document.report((), f"expected UTF-8 text, found {found}")
     except RecursionError:
         document.report((), "nested too deeply")
     except yaml.reader.ReaderError as error:

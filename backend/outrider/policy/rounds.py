@@ -15,7 +15,7 @@ from outrider.cost import DRAFTED, ClosedCost, CostTable
 #: Cost of one draft step in plain steps, where no table says; of a look-up it is one proposal, whatever k is.
 _DRAFT_STEPS = {
     "ngram": 0.002, "suffix": 0.004, "prediction": 0.001, "medusa": 0.03, "eagle2": 0.05, "eagle3": 0.05,
-    "draft_model": 0.25, "layer_skip": 0.6,
+    "hybrid": 0.05, "draft_model": 0.25, "layer_skip": 0.6,
 }  # fmt: skip
 _USUAL_DRAFT = 0.05
 #: Drafters that propose all their tokens at once.
@@ -148,6 +148,8 @@ class Rounds:
         cost = ability.cost
         if isinstance(cost, CostTable) and drafter in cost.draft_s:
             return num_running * cost.draft_s[drafter] / (1 if drafter in _AT_ONCE else DRAFTED)
+        if isinstance(cost, ClosedCost) and drafter in cost.draft_steps_each:
+            return num_running * cost.draft_steps_each[drafter] * cost.step_s
         plain_s = cost.at(num_running, num_running, 0)
         own = cost.draft_steps if isinstance(cost, ClosedCost) else {}
         return plain_s * own.get(drafter, _DRAFT_STEPS.get(drafter, _USUAL_DRAFT))
@@ -226,6 +228,16 @@ class Rounds:
         share = _PLAIN_SHARE if drafter == OFF else _SHARE
         self._lanes[lane] = shared + step * (1 - share)
         self._arms[key] = (arm + step * share, num + 1)
+        self._tell(lane)
+
+    def forget(self, lane: str) -> None:
+        """What was learnt of a lane that is gone, or runs something else."""
+        self._lanes.pop(lane, None)
+        self._arms = {key: arm for key, arm in self._arms.items() if key[0] != lane}
+        self._tell(lane)
+
+    def _tell(self, lane: str) -> None:
+        """Whoever keeps its factors."""
         for factors in self._factors_of.get(lane, ()):
             now = self._factors_now(factors.lane, factors.size)
             if any(abs(a - b) > _NEAR * b for a, b in zip(now, factors.now, strict=True)):

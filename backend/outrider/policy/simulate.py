@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from random import Random
 
 from outrider.core import MAX_K, TASKS, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
-from outrider.policy.acceptance import LOOK_UPS, Cell, prior_hazards, temperature_bucket
 from outrider.policy.counts import DEPTHS
 from outrider.policy.decide import PolicySet
 from outrider.policy.decision import Decision
 from outrider.policy.features import Features
 from outrider.policy.learning import Feedback
+from outrider.policy.priors import LOOK_UPS, Cell, prior_hazards, temperature_bucket
 
 #: Share of the rounds without an accepted draft in which a look-up has drafts all the same.
 _MISSED_FILL = 0.15

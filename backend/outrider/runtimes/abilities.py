@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -23,7 +23,8 @@ _NOT_OURS: frozenset[str] = frozenset({"logit_processor", "lora", "images"})
 _USUAL_RUNNING = 16
 #: Rounds on an accelerator, where nothing was measured.
 _ACCELERATOR = ClosedCost()
-
+#: A drafter's name, its least and largest k, rows and draft steps of every round, and accuracies: what it is kept by.
+_Make = tuple[str, int, int, int, int, tuple[float, ...]]
 
 #: What every server has, and what SGLang has besides.
 OPENAI_ROUTES = frozenset({"/v1/chat/completions", "/v1/completions", GENERATE})
@@ -62,6 +63,8 @@ class Abilities:
     is_embedded: bool = False
     cost: CostTable | None = None
     """Rounds as the lane itself measured them."""
+    accuracy: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By head: how often its likeliest token is right at each depth, as its card says."""
     routes: frozenset[str] = OPENAI_ROUTES
     model: str | None = None
     """What its weights were read from."""
@@ -149,13 +152,19 @@ def _embedded(info: Mapping[str, Any], own: Mapping[str, Any]) -> Abilities:
         model=_text(info, "model_path"),
         served=SURFACES - (_NOT_OURS - exact),
         is_embedded=True,
-        cost=_cost(own.get("cost")),
+        cost=None if own.get("cost") is None else CostTable.model_validate(own["cost"]),
+        accuracy=dict(_accuracy(own.get("drafter_info"))),
     )
 
 
-def _cost(table: object) -> CostTable | None:
-    """ValueError when it is no table."""
-    return None if table is None else CostTable.model_validate(table)
+def _accuracy(info: object) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """ValueError when a card's are no rates."""
+    for name, one in info.items() if isinstance(info, Mapping) else ():
+        rates = one.get("accuracy", ()) if isinstance(one, Mapping) else ()
+        is_list = isinstance(rates, list | tuple)
+        if not is_list or not all(type(rate) in (int, float) and 0 <= rate <= 1 for rate in rates):
+            raise ValueError(f"its drafter_info.{name}.accuracy is no list of rates between 0 and 1")
+        yield str(name), tuple(map(float, rates))
 
 
 def _plugin(state: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -247,7 +256,8 @@ def _speculation_differs(said: SpeculationSection, found: Abilities) -> list[tup
 
 def lane_ability(name: str, able: Abilities) -> LaneAbility:
     """What decisions need of it. Lanes of one make share the objects by which decisions remember them."""
-    makes = tuple((drafter, ks.min, ks.max, *_least(drafter, ks.max, able)) for drafter, ks in able.drafters.items())
+    ranges, rates = able.drafters.items(), able.accuracy
+    makes = tuple((name, ks.min, ks.max, *_least(name, ks.max, able), rates.get(name, ())) for name, ks in ranges)
     is_slow = able.is_embedded or able.device in _ARGMAX_DEVICES
     return LaneAbility(
         name,
@@ -271,7 +281,7 @@ def _least(drafter: str, max_k: int, able: Abilities) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=256)
-def _drafters(makes: tuple[tuple[str, int, int, int, int], ...], *, is_embedded: bool) -> tuple[DrafterAbility, ...]:
+def _drafters(makes: tuple[_Make, ...], *, is_embedded: bool) -> tuple[DrafterAbility, ...]:
     """An engine of ours draws the drafts of models; SGLang takes the likeliest, and keeps n-grams of all texts in one
     store."""
     return tuple(
@@ -283,6 +293,7 @@ def _drafters(makes: tuple[tuple[str, int, int, int, int], ...], *, is_embedded:
             is_shared=not is_embedded and drafter == "ngram",
             min_num_rows=rows,
             min_num_steps=steps,
+            accuracy=accuracy,
         )
-        for drafter, least, most, rows, steps in makes
+        for drafter, least, most, rows, steps, accuracy in makes
     )

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from outrider.cli.bench.samples import Case
 from outrider.config import packaged_data
-from outrider.core import Hints, LaneAbility, LaneLoad, LaneView
+from outrider.core import Hints, LaneLoad, LaneView
 from outrider.policy.decision import Decision
 from outrider.policy.features import extract_features
 from outrider.policy.learning import Feedback
 from outrider.policy.loader import Source, load_policies
 from outrider.policy.lookup import Written
+from outrider.runtimes.abilities import lane_ability, read_abilities
 
 if TYPE_CHECKING:
     from outrider.cli.bench.ours import EngineArm
@@ -22,8 +23,11 @@ class Decider:
     """Policies that know nothing yet, and one lane: the engine, with its own cost table if it has one."""
 
     def __init__(self, ours: EngineArm) -> None:
-        drafters = tuple(ours.engine.drafters.makers)
-        self._ability = LaneAbility.embedded("bench", drafters, ours.engine.cost, ours.limits.max_running)
+        from outrider.engine.info import ServerOptions, server_info
+
+        # As a gateway reads it from the engine's server.
+        info = server_info(ours.engine, ServerOptions(ours.folder, "bench", limits=ours.limits))
+        self._ability = lane_ability("bench", read_abilities(info))
         self._policies = load_policies(Source([packaged_data("policies")]))
 
     def decide(self, case: Case, num_others: int = 0) -> Decision:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -13,8 +13,10 @@ from outrider.errors import ConfigError
 from outrider.workloads.spec_bench import Question, sample
 from outrider.workloads.suite import Job
 
-#: Fixed settings that need no training.
+#: Fixed settings that need no training, and drafters that are held against the policy too where the engine has them,
+#: with this k.
 FIXED = "off,ngram:2,ngram:4,ngram:8,suffix:4,suffix:8"
+_TRAINED, _TRAINED_K = ("hybrid", "eagle2", "eagle3", "medusa"), 4
 #: Categories of Spec-Bench that stand for a workload, which has none of our prompts then; the others keep ours.
 CATEGORIES = {
     "code": ("coding",),
@@ -92,7 +94,7 @@ class Mix:
 
 
 def _turned(settings: tuple[Setting, ...], number: int) -> tuple[Setting, ...]:
-    # A step by 3 of 7: neighbours change their order too, not only who comes first.
+    # A step by 3 of 7 or 10: neighbours change their order too, not only who comes first.
     first = 3 * number % len(settings)
     return (*settings[first:], *settings[:first])
 
@@ -125,6 +127,11 @@ def mixed_cases(prompts: Sequence[Job], questions: Sequence[Question]) -> dict[s
                 for i, q in enumerate(own)
             ]
     return found
+
+
+def usual_fixed(drafters: Collection[str]) -> str:
+    """The settings that an engine with these drafters is asked for, unless others are."""
+    return ",".join([FIXED, *(f"{name}:{_TRAINED_K}" for name in _TRAINED if name in drafters)])
 
 
 def parse_fixed(text: str, drafters: Sequence[str], option: str = "--fixed") -> list[Setting]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from outrider.cli.bench import timed
 from outrider.cli.bench.decider import Decider
 from outrider.cli.bench.samples import Case, Sample, Setting
-from outrider.config import cache_dir
+from outrider.config import cache_dir, packaged_data
 from outrider.policy.plan import PLAN_OFF, Plan
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def spoilt(token_ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
 
 
 class EngineArm:
-    """Our engine, skipping the layers that `outrider profile` found, where it has.
+    """Our engine as `outrider engine` serves it: with the heads that come with the model and pay, and the layers that
+    `outrider profile` found to skip, where it has.
 
     Without a cost table every k is run as asked; with one, drafts that do not pay are not verified.
     """
@@ -51,9 +52,12 @@ class EngineArm:
         from outrider.engine.drafters.sources import DraftOptions
         from outrider.engine.engine import Engine, EngineLimits
         from outrider.engine.profile import layers_for
+        from outrider.engine.shipped import heads_for
 
-        self.limits = EngineLimits()
-        options = DraftOptions(draft_model, layers_for(folder, cache_dir()))
+        self.folder, self.limits = folder, EngineLimits()
+        heads = heads_for(folder, packaged_data("heads"))
+        layers = layers_for(folder, cache_dir())
+        options = DraftOptions(draft_model, layers, heads.eagle, heads.medusa)
         self.engine = Engine(folder, self.limits, options, cost)
         self.decider = Decider(self)
 

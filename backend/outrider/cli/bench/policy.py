@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider.cli.bench.mix import FIXED, Mix, mixed_cases, parse_fixed, parse_sizes
+from outrider.cli.bench.mix import FIXED, Mix, mixed_cases, parse_fixed, parse_sizes, usual_fixed
 from outrider.cli.bench.show import JsonFile, made_folder, show, write_json
 from outrider.cli.console import progress_bar
 from outrider.config import DEFAULT_MODEL, cache_dir, packaged_data
@@ -22,7 +22,10 @@ def policy(  # noqa: PLR0913 - one parameter per flag
     spec_bench: Annotated[
         Path | None, typer.Option(help="Take code, chat and creative from this file instead.")
     ] = None,
-    fixed: Annotated[str, typer.Option(help="Settings that the policy is held against.")] = FIXED,
+    fixed: Annotated[
+        str | None,
+        typer.Option(help=f"Settings that the policy is held against; else {FIXED}, and heads with k 4."),
+    ] = None,
     batch: Annotated[str, typer.Option(help="Concurrent requests.")] = "1,4,12",
     trim_fixed: Annotated[
         bool, typer.Option(help="Leave out drafts that do not pay under fixed settings too, by the cost table.")
@@ -53,9 +56,9 @@ def policy(  # noqa: PLR0913 - one parameter per flag
         clock = Clock(minutes, progress)
         clock.show("loading the model")
         ours = EngineArm(folder, cost=read_table(table_path(folder, cache_dir())))
-        mix = Mix(
-            cases, sizes, parse_fixed(fixed, tuple(ours.engine.drafters.makers)), ours.limits.max_running, trim_fixed
-        )
+        drafters = tuple(ours.engine.drafters.makers)
+        settings = parse_fixed(fixed or usual_fixed(drafters), drafters)
+        mix = Mix(cases, sizes, settings, ours.limits.max_running, trim_fixed)
         if out is not None:
             made_folder(out)
         try:

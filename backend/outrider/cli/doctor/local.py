@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from outrider.cli.doctor.check import Check
-from outrider.config import Config, ServerSection, cache_dir, inherited_environment, load_keys, packaged_data
+from outrider.config import Config, ServerSection, cache_dir, inherited_environment, load_keys, policy_folders
 from outrider.errors import ConfigError, PolicyError
 
 #: Files that the process holds besides its connections.
@@ -58,12 +58,12 @@ def _is_local(host: str) -> bool:
 def _policies(config: Config) -> Check:
     from outrider.policy.loader import Source, load_policies
 
-    directory = config.policy.directory or packaged_data("policies")
+    folders = policy_folders(config.policy.directories)
     try:
-        found = load_policies(Source([directory], config.policy.default, env=inherited_environment()))
+        found = load_policies(Source(folders, config.policy.default, env=inherited_environment()))
     except PolicyError as error:
         return Check("policies", "fail", error.message, "correct the file at that line")
-    return Check("policies", "ok", f"{len(found.workloads)} workloads in {directory}")
+    return Check("policies", "ok", f"{len(found.workloads)} workloads in {', '.join(map(str, folders))}")
 
 
 def _port(server: ServerSection) -> Check:

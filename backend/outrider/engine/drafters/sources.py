@@ -15,7 +15,9 @@ from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.draft_model import load_draft_model
 from outrider.engine.drafters.eagle import EXTRA_ROWS, EagleDrafter, EagleSettings
 from outrider.engine.drafters.eagle_head import EagleHead
+from outrider.engine.drafters.eagle_tree import Accuracy
 from outrider.engine.drafters.guarded import GuardedDrafter
+from outrider.engine.drafters.hybrid import HybridDrafter
 from outrider.engine.drafters.layer_skip import LayerSet, default_set, read_layer_set
 from outrider.engine.drafters.medusa import MedusaDrafter, MedusaHeads
 from outrider.engine.drafters.model_chain import Forward, ModelChainDrafter
@@ -38,13 +40,16 @@ class DraftOptions:
     layer_skip: Path | None = None
     """Layer set for `layer_skip`; None takes the default set, which carries a warning that it was not measured."""
     eagle: tuple[Path, ...] = ()
-    """Folders of EAGLE and EAGLE-3 heads, one of a kind; they draft as `eagle2` and `eagle3`."""
+    """Folders of EAGLE and EAGLE-3 heads, one of a kind; they draft as `eagle2` and `eagle3`, the first also
+    as `hybrid`."""
     medusa: Path | None = None
     """Folder of Medusa heads."""
     is_int8: bool = False
     """Draft models and heads with weights in 8 bits."""
     is_lossy: bool = False
     """Accept Medusa's drafts by typical acceptance, which changes what is sampled; such an engine is not exact."""
+    has_whole_trees: bool = False
+    """Heads draft trees to their full depth, whether a step pays or not: for those who measure what steps cost."""
 
 
 DEFAULT_OPTIONS = DraftOptions()
@@ -69,6 +74,7 @@ class DrafterSources:
         self._warnings: dict[str, str | None] = {}
         self._info: dict[str, dict[str, Any]] = {}
         self._digests: dict[str, str] = {}
+        self._accuracy: dict[str, Accuracy] = {}
         self._makers: dict[str, Callable[[GenerateRequest], Drafter]] = {
             "ngram": lambda request: NgramDrafter(request.prompt_ids),
             "suffix": self._suffix,
@@ -79,7 +85,7 @@ class DrafterSources:
         if options.draft_model is not None:
             self._use_draft_model(options.draft_model, tokenizer, is_int8=options.is_int8)
         for folder in options.eagle:
-            self._use_eagle(folder, cost, is_int8=options.is_int8)
+            self._use_eagle(folder, cost, options)
         if options.medusa is not None:
             self._use_medusa(options.medusa, is_int8=options.is_int8)
 
@@ -110,7 +116,8 @@ class DrafterSources:
             "weight_bytes": draft.model.packed_bytes,
         }
 
-    def _use_eagle(self, folder: Path, cost: CostTable | None, *, is_int8: bool) -> None:
+    def _use_eagle(self, folder: Path, cost: CostTable | None, options: DraftOptions) -> None:
+        is_int8 = options.is_int8
         head = EagleHead(folder, self._target, is_int8=is_int8)
         name = "eagle2" if head.kind == "eagle" else "eagle3"
         if name in self._makers:
@@ -118,17 +125,32 @@ class DrafterSources:
         num_caches = self._max_positions // self._target.config.context_length
         memory = DraftMemory(head, self._max_positions + num_caches * blocks_for(EXTRA_ROWS) * BLOCK_SIZE)
         self._digests[name] = folder_digest(folder, is_int8=is_int8)
-        min_gain = 0.0 if cost is None else _step_cost(cost.with_drafters(self._digests), name)
-        settings = EagleSettings(accuracy=head.accuracy, min_gain=min_gain)
-        self._makers[name] = lambda request: EagleDrafter(head, memory, request, settings)
+        step_cost = head.weight_bytes / self._target.packed_bytes  # as weights are read, where nothing was measured
+        if cost is not None and name in (known := cost.with_drafters(self._digests)).drafters:
+            step_cost = known.drafters[name].step_s / known.at(1, 1, known.contexts[0])
+        settings = EagleSettings(accuracy=head.accuracy, min_gain=0.0 if options.has_whole_trees else step_cost)
+
+        def make(request: GenerateRequest) -> EagleDrafter:
+            return EagleDrafter(head, memory, request, settings)
+
+        self._makers[name] = make
         self._memory[name], self._warnings[name] = memory, None
         self._info[name] = {"folder": str(folder), "weight_bytes": head.weight_bytes, "is_int8": is_int8}
+        self._accuracy[name] = head.accuracy
+        if "hybrid" not in self._makers:
+            self._makers["hybrid"] = lambda request: HybridDrafter(make(request), self._suffix(request))
+            self._digests["hybrid"], self._info["hybrid"] = self._digests[name], {"head": name}
+            self._accuracy["hybrid"] = head.accuracy
+
+    def _suffix(self, request: GenerateRequest) -> SuffixDrafter:
+        return SuffixDrafter(request.prompt_ids, self._store, request.cache_salt)
 
     def _use_medusa(self, folder: Path, *, is_int8: bool) -> None:
         heads = MedusaHeads(folder, self._target, is_int8=is_int8)
         self._makers["medusa"] = lambda request: MedusaDrafter(heads, request)
         self._digests["medusa"] = folder_digest(folder, is_int8=is_int8)
         self._info["medusa"] = {"folder": str(folder), "weight_bytes": heads.weight_bytes, "is_int8": is_int8}
+        self._accuracy["medusa"] = heads.accuracy
 
     @property
     def makers(self) -> Mapping[str, Callable[[GenerateRequest], Drafter]]:
@@ -147,13 +169,15 @@ class DrafterSources:
 
     @property
     def info(self) -> dict[str, dict[str, Any]]:
-        """By drafter that a model drafts for: what it is, its memory in bytes, and a warning where it may not pay."""
+        """By drafter that a model drafts for: what it is, its memory in bytes, how often a head's likeliest token is
+        right at each depth, and a warning where it may not pay."""
         return {
             name: {
                 **info,
                 "cache_bytes": self._memory[name].reserved_bytes if name in self._memory else 0,
                 "max_cache_bytes": self._memory[name].max_bytes if name in self._memory else 0,
                 "warning": self.warning(name),
+                "accuracy": [row[0] for row in self._accuracy.get(name, ())],
             }
             for name, info in self._info.items()
         }
@@ -199,10 +223,3 @@ def folder_digest(folder: Path, *, is_int8: bool) -> str:
 
 def _digest(what: bytes) -> str:
     return hashlib.sha256(what).hexdigest()[:16]
-
-
-def _step_cost(cost: CostTable, name: str) -> float:
-    """A draft step in plain rounds, as measured here; 0 where it was not."""
-    if name not in cost.drafters:
-        return 0.0
-    return cost.drafters[name].step_s / cost.at(1, 1, cost.contexts[0])
