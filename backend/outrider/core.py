@@ -22,11 +22,13 @@ Task = Literal["code", "edit", "quote", "extract", "summarise", "rag", "translat
 TASKS: tuple[str, ...] = get_args(Task)
 
 #: Drafters that lanes of some kind have, and the name that stands for none.
-Drafter = Literal["ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa"]
+Drafter = Literal[
+    "ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa", "hybrid"
+]
 DRAFTERS: tuple[str, ...] = get_args(Drafter)
 OFF: Literal["off"] = "off"
 #: Drafters whose drafts an engine of ours draws, those of heads from a temperature on.
-DRAWN_DRAFTERS = frozenset({"draft_model", "layer_skip", "eagle2", "eagle3", "medusa"})
+DRAWN_DRAFTERS = frozenset({"draft_model", "layer_skip", "eagle2", "eagle3", "medusa", "hybrid"})
 #: Largest number of draft tokens that a request may ask for per step.
 MAX_K = 16
 

@@ -20,7 +20,7 @@ DRAFTED = 4
 #: Draft steps of a proposal at most where heads draft trees: of more nodes a tree gets broader and not deeper.
 MAX_DEPTH = 6
 #: The same by drafter of our engine's.
-TREE_DEPTHS = {"eagle2": MAX_DEPTH, "eagle3": MAX_DEPTH}
+TREE_DEPTHS = {"eagle2": MAX_DEPTH, "eagle3": MAX_DEPTH, "hybrid": MAX_DEPTH}
 #: From this temperature on heads draft chains, which are drawn: what is likeliest is then accepted less often.
 DRAWN_FROM = 0.6
 

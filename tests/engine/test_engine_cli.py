@@ -75,7 +75,9 @@ def test_heads_and_weights_in_8_bits_are_measured(tmp_path: Path, monkeypatch: p
         drafting = DraftOptions(eagle=(eagle,), medusa=medusa, is_int8=is_int8)
         engine = Engine(folder, EngineLimits(max_total_tokens=512), drafting)
         known = table.with_drafters(engine.drafters.digests).drafters
-        assert ({"eagle2", "medusa"} <= known.keys()) is is_int8
+        assert ({"eagle2", "hybrid", "medusa"} <= known.keys()) is is_int8
+    own = {"weight_bytes": 0, "bytes_per_token": 0}
+    assert table.drafters["hybrid"] == table.drafters["eagle2"].model_copy(update=own), "where it finds nothing"
 
 
 def test_one_prompt_is_too_few_to_search_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

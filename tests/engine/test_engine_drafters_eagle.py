@@ -1,4 +1,4 @@
-"""EAGLE and Medusa drafting: what is proposed depends on the text alone, and a hybrid looks up first."""
+"""EAGLE and Medusa drafting: what is proposed depends on the text alone."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from outrider.engine.drafters import FeatureDrafter
 from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.eagle import EagleDrafter, EagleSettings, Shape
 from outrider.engine.drafters.eagle_head import EagleHead
-from outrider.engine.drafters.eagle_hybrid import USUAL_GAIN, HybridDrafter
-from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.drafters.medusa import MedusaDrafter, MedusaHeads
 from outrider.engine.drafters.model_chain import MAX_CATCH_UP
 from outrider.engine.drafters.sources import DraftOptions
@@ -25,7 +23,7 @@ from outrider.engine.info import ServerOptions, server_info
 from outrider.engine.model import LlamaModel
 from outrider.engine.sequence import GenerateRequest
 from outrider.engine.taps import Taps
-from outrider.policy.plan import PLAN_OFF, Plan
+from outrider.policy.plan import Plan
 from outrider.runtimes.abilities import read_abilities
 from outrider.speculation.proposal import PointMass, Proposal, SampledChain, TopKTree
 from outrider.speculation.target import SamplingLaw
@@ -187,50 +185,3 @@ def test_a_lossy_engine_claims_nothing_exactly(toy_folder: Path, toy_heads: Draf
         abilities = read_abilities(own)
         assert "medusa" in abilities.drafters and own["outrider"]["is_lossy"] is is_lossy
         assert bool(abilities.surfaces) is not is_lossy
-
-
-def test_a_hybrid_looks_up_first(toy_folder: Path, toy_heads: DraftOptions) -> None:
-    """Where the text repeats itself look-up drafts, elsewhere the head; the text is that of plain decoding."""
-    engine = Engine(toy_folder, ROOMY, toy_heads)
-    head = EagleHead(toy_heads.eagle[0], engine.model)
-    memory, kinds, answers = DraftMemory(head, 4000), set[str](), list[tuple[int, ...]]()
-    for prompt in ((0, 1, 2, 3, 9, 8, 7), PROMPT):
-        for plan in (PLAN_OFF, Plan("eagle2", 4)):
-            one = GenerateRequest("a", prompt, SamplingLaw(0.9), 48, plan, seed=3)
-            eagle = EagleDrafter(head, memory, one, EagleSettings())
-            hybrid = HybridDrafter(eagle, prompt)
-            drafter = None if plan.is_off else GuardedDrafter(lambda hybrid=hybrid: hybrid, 64)
-            engine.add(one, drafter)
-            tokens: tuple[int, ...] = ()
-            while engine.has_work:
-                for output in engine.step():
-                    tokens += output.token_ids
-                    assert output.num_drafter_failures == 0
-                for sequence in engine.scheduler:
-                    if sequence.num_output and sequence.drafter is not None:
-                        kinds.add(type(sequence.propose()).__name__)
-            answers.append(tokens)
-    assert answers[0] == answers[1] and answers[2] == answers[3]
-    assert kinds >= {"TopKTree", "SampledChain"} and memory.num_reserved == 0
-
-
-def test_a_hybrid_does_not_blame_a_head_that_drafts_nothing(folder: Path, target: LlamaModel) -> None:
-    """While a head has no states or still reads, what it is expected to get right stays; a wrong draft lowers it."""
-    head = EagleHead(folder / "eagle", target)
-    # No token comes twice at first, so that look-up finds nothing.
-    prompt = tuple(range(20))
-    eagle = EagleDrafter(head, DraftMemory(head, 2000), request(prompt), EagleSettings())
-    hybrid = HybridDrafter(eagle, prompt)
-    assert hybrid.gain == USUAL_GAIN
-    for token in range(20, 30):
-        assert not len(hybrid.propose(4)), "it was shown no state"
-        hybrid.observe(token)
-    assert hybrid.gain == USUAL_GAIN
-    seen = (*range(30), 63)
-    hybrid.observe_features(0, features_of(target, seen, hybrid.points)[: len(seen) - 1])
-    hybrid.observe(63)
-    assert len(hybrid.propose(4)) == 4
-    hybrid.observe(62)
-    hybrid.propose(4)
-    assert hybrid.gain < USUAL_GAIN
-    hybrid.free()

@@ -20,7 +20,6 @@ from outrider.engine.drafters import Drafter
 from outrider.engine.drafters.draft_memory import DraftMemory
 from outrider.engine.drafters.eagle import EagleDrafter, EagleSettings
 from outrider.engine.drafters.eagle_head import EagleHead
-from outrider.engine.drafters.eagle_hybrid import HybridDrafter
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.drafters.layer_skip import LayerSet, write_layer_set
 from outrider.engine.drafters.medusa import MedusaDrafter, MedusaHeads
@@ -36,7 +35,7 @@ from random_heads import write_random_heads, write_toy_pair
 from random_llama import write_random_llama
 
 #: What the embedded engine has.
-DRAFTERS = ("ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa")
+DRAFTERS = ("ngram", "suffix", "prediction", "draft_model", "layer_skip", "eagle2", "eagle3", "medusa", "hybrid")
 KS = (1, 2, 4, 8)
 NUM_TOKENS = 32
 ROOMY = EngineLimits(max_running=16, max_total_tokens=8192, context_length=256)
@@ -139,7 +138,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory, chain: np.ndarray) -> World:
     folder = tmp_path_factory.mktemp("toy")
     write_toy_pair(folder, chain)
     write_layer_set(folder / "set.json", LayerSet(num_layers=1, skip=()))
-    return World(folder, [tuple((7 * i * i + 3 * i + s) % 4 for i in range(19 + s)) for s in range(11)])
+    return World(folder, [tuple((7 * i * i + 3 * i + s) % 4 for i in range(19 + s)) for s in range(12)])
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +150,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> World:
         add_end(folder / name)
     write_layer_set(folder / "set.json", LayerSet(num_layers=3, skip=(1,)))
     write_random_heads(folder, folder / "target")
-    return World(folder, [tuple((7 * i * i + 3 * i + s) % 60 for i in range(19 + s)) for s in range(11)])
+    return World(folder, [tuple((7 * i * i + 3 * i + s) % 60 for i in range(19 + s)) for s in range(12)])
 
 
 @pytest.fixture(params=["toy", "llama"])
@@ -187,7 +186,7 @@ def test_all_at_once(world: World, room: str, k: int, law: SamplingLaw, has_gram
     plans = [*(Plan(name, k) for name in DRAFTERS), PLAN_OFF, Plan("suffix", k), Plan("ngram", 9 - k)]
     requests = [world.request(i, f"/{k}", plan, law, has_grammar) for i, plan in enumerate(plans)]
     found = run(engine, requests)
-    assert len(requests) == len(world.prompts) == 11
+    assert len(requests) == len(world.prompts) == 12
     assert mostly_same(found, world.alone(law, has_grammar)) > 0
     num_preempted = engine.scheduler.num_preemptions - before
     # With long drafts answers may end before the blocks do.
@@ -195,7 +194,7 @@ def test_all_at_once(world: World, room: str, k: int, law: SamplingLaw, has_gram
     engine.pool.check()
 
 
-WAYS = ("eagle chain", "eagle static", "eagle int8", "eagle3 chain", "eagle3 static", "medusa chain", "hybrid")
+WAYS = ("eagle chain", "eagle static", "eagle int8", "eagle3 chain", "eagle3 static", "medusa chain")
 
 
 def drafter_of(world: World, way: str, request: GenerateRequest) -> Drafter:
@@ -204,17 +203,15 @@ def drafter_of(world: World, way: str, request: GenerateRequest) -> Drafter:
     target = world.roomy.model
     if name == "medusa":
         return MedusaDrafter(MedusaHeads(world.folder / "medusa", target), request, is_chain=True)
-    kind = "eagle" if name == "hybrid" else name
-    head = EagleHead(world.folder / kind, target, is_int8=shape == "int8")
+    head = EagleHead(world.folder / name, target, is_int8=shape == "int8")
     settings = EagleSettings(shape if shape in ("chain", "static") else "dynamic")
-    drafter = EagleDrafter(head, DraftMemory(head, 512), request, settings)
-    return HybridDrafter(drafter, request.prompt_ids) if name == "hybrid" else drafter
+    return EagleDrafter(head, DraftMemory(head, 512), request, settings)
 
 
 @pytest.mark.parametrize("law", [*LAWS.values(), PENALISED], ids=[*LAWS, "penalised"])
 @pytest.mark.parametrize(("room", "has_grammar"), [("roomy", False), ("tight", True)], ids=["roomy", "tight"])
 def test_every_way_in_which_heads_draft(world: World, room: str, law: SamplingLaw, has_grammar: bool) -> None:
-    """Chains, static trees, 8 bits and look-up first, in one batch with several k, with room and without, and again
+    """Chains, static trees and 8 bits, in one batch with several k, with room and without, and again
     from a cache that holds the prompts."""
     engine: Engine = getattr(world, room)
     found = {}

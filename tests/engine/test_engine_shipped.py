@@ -41,7 +41,7 @@ def test_heads_are_found_by_the_models_name(tmp_path: Path) -> None:
     assert lines["medusa"] == "1.20 times off with eagle2 dynamic k=4 on a machine"
     (shipped / "eagle" / "config.json").write_text(before)
     engine = Engine(model, EngineLimits(max_total_tokens=512), DraftOptions(eagle=found.eagle, medusa=found.medusa))
-    assert {"eagle2", "eagle3", "medusa"} <= set(engine.drafters.makers)
+    assert {"eagle2", "eagle3", "medusa", "hybrid"} <= set(engine.drafters.makers)
     assert engine.drafters.info["eagle2"]["weight_bytes"] > 0
 
 

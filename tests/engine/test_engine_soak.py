@@ -23,7 +23,8 @@ from random_heads import write_random_heads
 
 NUM_REQUESTS = 2000
 #: Those that compute something are fewer, since they take longer.
-DRAFTERS = (*("ngram", "suffix", "prediction") * 4, "layer_skip", "draft_model", "eagle2", "eagle3", "medusa")
+MODELS = ("layer_skip", "draft_model", "eagle2", "eagle3", "medusa", "hybrid")
+DRAFTERS = (*("ngram", "suffix", "prediction") * 4, *MODELS)
 VOCAB = 64
 
 

@@ -98,9 +98,8 @@ def test_other_tasks_follow_a_little_and_tenants_have_their_own() -> None:
         found.update(tenant, simulated(0.0, 3, 40, random), 3)
     assert found.curve(other).hazards[0] < before[1]
     assert found.curve(tenant).hazards[0] < found.curve(CELL).hazards[0] < before[0]
-    assert found.curve(CELL._replace(drafter="layer_skip")).hazards == prior_hazards(
-        CELL._replace(drafter="layer_skip")
-    )
+    for drafter in ("layer_skip", "hybrid"):
+        assert found.curve(CELL._replace(drafter=drafter)).hazards == prior_hazards(CELL._replace(drafter=drafter))
 
 
 def test_old_counts_fade() -> None:

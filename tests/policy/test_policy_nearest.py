@@ -37,6 +37,8 @@ EMBEDDED = lane("embedded", {"ngram": (1, 17), "suffix": (1, 17)})
         ({"drafter": "ngram", "k": 9}, [STOCK, EMBEDDED], (EMBEDDED, Plan("ngram", 9))),
         ({"drafter": "suffix", "k": 5}, [PLAIN, EAGLE, OBEDIENT], (OBEDIENT, Plan("ngram", 5))),
         ({"drafter": "medusa", "k": 5}, [PLAIN, OBEDIENT, EAGLE], (EAGLE, Plan("eagle2", 3))),
+        ({"drafter": "hybrid", "k": 5}, [PLAIN, OBEDIENT, EAGLE], (EAGLE, Plan("eagle2", 3))),
+        ({"drafter": "hybrid", "k": 5}, [PLAIN, OBEDIENT], (OBEDIENT, Plan("ngram", 5))),
         ({"drafter": "eagle2", "k": 3}, [PLAIN, OBEDIENT], (OBEDIENT, Plan("ngram", 3))),
         ({"drafter": "eagle2", "k": 3}, [PLAIN], (PLAIN, PLAN_OFF)),
         ({"k": 4}, [PLAIN, EAGLE, OBEDIENT], (OBEDIENT, Plan("ngram", 4))),

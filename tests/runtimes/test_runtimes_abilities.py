@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.core import SURFACES, DrafterAbility
-from outrider.cost import SMALL_CPU, VERSION, CostTable
+from outrider.core import MAX_K, SURFACES, DrafterAbility
+from outrider.cost import MAX_DEPTH, SMALL_CPU, VERSION, CostTable
 from outrider.profiles import SGLangSection, UrlSection
 from outrider.runtimes.abilities import (
     SGLANG_ROUTES,
@@ -104,9 +104,11 @@ def test_a_plain_lane_honours_seeds_with_the_plugin():
 
 def test_the_embedded_engine_says_it_in_one_object():
     """Its drafters, the largest k, and what it samples exactly."""
-    own = {"drafters": ["ngram", "suffix", "unheard-of"], "max_k": 16, "exact_surfaces": ["min_p", "unheard-of"]}
+    own = {"drafters": ["ngram", "hybrid", "unheard-of"], "max_k": 16, "exact_surfaces": ["min_p", "unheard-of"]}
     found = read_abilities({"outrider": own, "speculative_algorithm": None})
-    assert found.drafters == {"ngram": KRange(1, 16), "suffix": KRange(1, 16)}
+    assert found.drafters == {"ngram": KRange(1, 16), "hybrid": KRange(1, 16)}
+    drafts = {one.drafter: (one.is_sampled, one.depth) for one in lane_ability("one", found).drafters}
+    assert drafts == {"ngram": (False, MAX_K), "hybrid": (True, MAX_DEPTH)}, "drawn where hot, else trees of a head"
     assert (found.can_be_off, found.surfaces) == (True, {"min_p"})
     with pytest.raises(ValueError, match="max_k"):
         read_abilities({"outrider": {}})

@@ -37,6 +37,8 @@ _MAX_NEW = 200
 _PROPOSALS = 20
 #: Of the time that all takes, the part that the rounds take.
 _ROUNDS_SHARE = 0.9
+#: What is not a hybrid's own, but its head's. Its costs are those of the head, which drafts where nothing is found.
+_BORROWED = {"weight_bytes": 0, "bytes_per_token": 0}
 Progress = Callable[[str, float], None]
 
 
@@ -69,10 +71,11 @@ def profile(engine: Engine, folder: Path, progress: Progress = lambda what, frac
             progress(f"{count} sequences of {context} tokens", _ROUNDS_SHARE * done)
             cells[count, context] = _rounds(engine, count, context)
     weight_bytes = engine.model.packed_bytes
-    drafters = {}
+    drafters: dict[str, DraftCost] = {}
     for i, name in enumerate(engine.drafters.makers):
         progress(f"drafter {name}", _ROUNDS_SHARE + (1 - _ROUNDS_SHARE) * i / len(engine.drafters.makers))
-        drafters[name] = _draft_cost(engine, name)
+        head = engine.drafters.info.get(name, {}).get("head")
+        drafters[name] = _draft_cost(engine, name) if head is None else drafters[head].model_copy(update=_BORROWED)
     return CostTable(
         version=VERSION,
         key=machine_key(folder, engine.model.placement),

@@ -57,7 +57,7 @@ _MODEL_SHAPE = {
 }
 #: Drafters of trees up to this bucket of temperatures, of chains above; and the least of a tree's later hazards:
 #: beside a likely draft stand others that are nearly as likely.
-_TREES, _TREES_UP_TO, _TREE_HAZARD = frozenset({"eagle2", "eagle3", "medusa"}), 1, 0.72
+_TREES, _TREES_UP_TO, _TREE_HAZARD = frozenset({"eagle2", "eagle3", "medusa", "hybrid"}), 1, 0.72
 #: Upper bounds of the temperature buckets, and what deterministic drafts keep of their acceptance in each. One ends
 #: where trees give way to chains, so that none holds counts of both.
 _TEMPERATURES = (0.2, math.nextafter(DRAWN_FROM, 0), 0.9, 1.15, math.inf)

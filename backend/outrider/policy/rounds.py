@@ -15,7 +15,7 @@ from outrider.cost import DRAFTED, ClosedCost, CostTable
 #: Cost of one draft step in plain steps, where no table says; of a look-up it is one proposal, whatever k is.
 _DRAFT_STEPS = {
     "ngram": 0.002, "suffix": 0.004, "prediction": 0.001, "medusa": 0.03, "eagle2": 0.05, "eagle3": 0.05,
-    "draft_model": 0.25, "layer_skip": 0.6,
+    "hybrid": 0.05, "draft_model": 0.25, "layer_skip": 0.6,
 }  # fmt: skip
 _USUAL_DRAFT = 0.05
 #: Drafters that propose all their tokens at once.

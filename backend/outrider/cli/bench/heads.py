@@ -177,9 +177,10 @@ def _eagle(head: EagleHead, memory: DraftMemory, shape: Shape, request: Generate
 
 
 def _hybrid(make: Callable[[GenerateRequest], EagleDrafter], request: GenerateRequest) -> Drafter:
-    from outrider.engine.drafters.eagle_hybrid import HybridDrafter
+    from outrider.engine.drafters.hybrid import HybridDrafter
+    from outrider.engine.drafters.suffix import SuffixDrafter, SuffixStore
 
-    return HybridDrafter(make(request), request.prompt_ids)
+    return HybridDrafter(make(request), SuffixDrafter(request.prompt_ids, SuffixStore(), ""))
 
 
 def _cases(spec_bench: Path | None, max_tokens: int, temperatures: Sequence[float]) -> Iterator[Case]:

@@ -16,6 +16,7 @@ from outrider.engine.drafters.draft_model import load_draft_model
 from outrider.engine.drafters.eagle import EXTRA_ROWS, EagleDrafter, EagleSettings
 from outrider.engine.drafters.eagle_head import EagleHead
 from outrider.engine.drafters.guarded import GuardedDrafter
+from outrider.engine.drafters.hybrid import HybridDrafter
 from outrider.engine.drafters.layer_skip import LayerSet, default_set, read_layer_set
 from outrider.engine.drafters.medusa import MedusaDrafter, MedusaHeads
 from outrider.engine.drafters.model_chain import Forward, ModelChainDrafter
@@ -38,7 +39,8 @@ class DraftOptions:
     layer_skip: Path | None = None
     """Layer set for `layer_skip`; None takes the default set, which carries a warning that it was not measured."""
     eagle: tuple[Path, ...] = ()
-    """Folders of EAGLE and EAGLE-3 heads, one of a kind; they draft as `eagle2` and `eagle3`."""
+    """Folders of EAGLE and EAGLE-3 heads, one of a kind; they draft as `eagle2` and `eagle3`, the first also
+    as `hybrid`."""
     medusa: Path | None = None
     """Folder of Medusa heads."""
     is_int8: bool = False
@@ -71,7 +73,7 @@ class DrafterSources:
         self._digests: dict[str, str] = {}
         self._makers: dict[str, Callable[[GenerateRequest], Drafter]] = {
             "ngram": lambda request: NgramDrafter(request.prompt_ids),
-            "suffix": lambda request: SuffixDrafter(request.prompt_ids, self._store, request.cache_salt),
+            "suffix": self._suffix,
             "prediction": lambda request: PredictionDrafter(request.prediction_ids or ()),
         }
         num_layers, path = target.config.num_layers, options.layer_skip
@@ -120,9 +122,19 @@ class DrafterSources:
         self._digests[name] = folder_digest(folder, is_int8=is_int8)
         min_gain = 0.0 if cost is None else _step_cost(cost.with_drafters(self._digests), name)
         settings = EagleSettings(accuracy=head.accuracy, min_gain=min_gain)
-        self._makers[name] = lambda request: EagleDrafter(head, memory, request, settings)
+
+        def make(request: GenerateRequest) -> EagleDrafter:
+            return EagleDrafter(head, memory, request, settings)
+
+        self._makers[name] = make
         self._memory[name], self._warnings[name] = memory, None
         self._info[name] = {"folder": str(folder), "weight_bytes": head.weight_bytes, "is_int8": is_int8}
+        if "hybrid" not in self._makers:
+            self._makers["hybrid"] = lambda request: HybridDrafter(make(request), self._suffix(request))
+            self._digests["hybrid"], self._info["hybrid"] = self._digests[name], {"head": name}
+
+    def _suffix(self, request: GenerateRequest) -> SuffixDrafter:
+        return SuffixDrafter(request.prompt_ids, self._store, request.cache_salt)
 
     def _use_medusa(self, folder: Path, *, is_int8: bool) -> None:
         heads = MedusaHeads(folder, self._target, is_int8=is_int8)

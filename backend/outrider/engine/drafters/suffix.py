@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from outrider.core import MAX_K
 from outrider.speculation.proposal import PointMass, TopKTree
-from outrider.suffixes import MAX_MATCH, SuffixAutomaton, best_growth
+from outrider.suffixes import MAX_MATCH, Growth, SuffixAutomaton, best_growth
 
 #: Counts must reach as far as the longest match and its drafts.
 DEPTH = MAX_MATCH + MAX_K
@@ -77,10 +77,14 @@ class SuffixDrafter:
         self._tail.append(token_id)
         del self._tail[:-MAX_MATCH]
 
+    def grow(self, k: int) -> Growth:
+        """The `k` likeliest nodes, with the number of drafts that are expected to be right."""
+        shared = self._store.automata(self._key) if self._key else ()
+        return best_growth((self._own, *shared), self._tail, k)
+
     def propose(self, k: int) -> PointMass | TopKTree:
         """The `k` likeliest nodes; a chain when they follow one another, which needs no mask of its own."""
-        shared = self._store.automata(self._key) if self._key else ()
-        best = best_growth((self._own, *shared), self._tail, k)
+        best = self.grow(k)
         chain = PointMass(best.token_ids)
         return chain if best.parents == chain.parents else TopKTree(best.token_ids, best.parents)
 
