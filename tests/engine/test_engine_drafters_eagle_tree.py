@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.cost import MAX_DEPTH
-from outrider.engine.drafters.eagle_tree import TOP_K, Nodes, best_shape, grow, parents_of
+from outrider.engine.drafters.eagle_tree import TOP_K, USUAL_ACCURACY, Nodes, best_shape, grow, parents_of
 
 LOGITS = torch.randn(7, 9, generator=torch.Generator().manual_seed(1)) * 2
 
@@ -24,7 +24,7 @@ def expand(frontier: list[int], nodes: Nodes) -> torch.Tensor:
 @pytest.mark.parametrize("k", [1, 2, 4, 8, 16])
 def test_the_best_nodes_are_kept_with_their_ancestors(k: int) -> None:
     """Scores are sums of log probabilities; the kept ones are the highest of all that were looked at."""
-    nodes = grow(LOGITS[0], expand, k)
+    nodes = grow(LOGITS[0], expand, k, USUAL_ACCURACY)
     kept = nodes.best(k)
     assert len(kept) == k and kept == sorted(kept)
     assert all(nodes.parents[node] in (-1, *kept) for node in kept)
@@ -49,25 +49,58 @@ def test_a_tree_of_one_depth_and_width_is_the_whole_search() -> None:
         (a, b): float(laws[0, a] + laws[a % 7, b]) for a in laws[0].topk(TOP_K).indices.tolist() for b in range(9)
     }
     best = max(pairs, key=lambda pair: pairs[pair])
-    nodes = grow(LOGITS[0], expand, 8)
+    nodes = grow(LOGITS[0], expand, 8, USUAL_ACCURACY)
     found = {(nodes.tokens[p], t) for t, p in zip(nodes.tokens, nodes.parents, strict=True) if p >= 0}
     assert best in found
 
 
-def test_a_tree_that_is_not_reached_ends() -> None:
-    """Where the frontier is less likely than a draft step costs no further one is run."""
-    calls = []
+def unpruned(k: int) -> tuple[list[float], list[int]]:
+    """As the paper has it: the best new nodes of each depth are followed, whatever comes of it; scores of the best
+    nodes, and nodes that were followed at each depth."""
+    nodes, followed = Nodes(), []
+    frontier = list(nodes.add(-1, *reversed(_top(LOGITS[:1])[0])))
+    for _ in range(min(MAX_DEPTH, k) - 1):
+        followed.append(len(frontier))
+        rows = _top(expand(frontier, nodes))
+        new = [node for at, (values, ids) in zip(frontier, rows, strict=True) for node in nodes.add(at, ids, values)]
+        frontier = sorted(sorted(new, key=lambda node: -nodes.scores[node])[:TOP_K])
+    return sorted(nodes.scores, reverse=True)[:k], followed
+
+
+def _top(logits: torch.Tensor) -> list[tuple[list[float], list[int]]]:
+    values, ids = logits.log_softmax(dim=-1).topk(TOP_K, dim=-1)
+    return list(zip(values.tolist(), ids.tolist(), strict=True))
+
+
+def counted(k: int, min_gain: float = 0.0) -> tuple[Nodes, list[int]]:
+    """A tree, and how many nodes each draft step followed."""
+    followed: list[int] = []
 
     def counting(frontier: list[int], nodes: Nodes) -> torch.Tensor:
-        calls.append(sum(math.exp(nodes.scores[node]) for node in frontier))
+        followed.append(len(frontier))
         return expand(frontier, nodes)
 
-    grow(LOGITS[0], counting, 16)
-    chances = list(calls)
-    assert len(chances) == MAX_DEPTH - 1 and chances == sorted(chances, reverse=True)
-    calls.clear()
-    grow(LOGITS[0], counting, 16, min_gain=(chances[1] + chances[2]) / 2)
-    assert calls == chances[:2]
+    return grow(LOGITS[0], counting, k, USUAL_ACCURACY, min_gain), followed
+
+
+@pytest.mark.parametrize("k", [2, 3, 4, 5, 8, 16])
+def test_what_cannot_be_kept_is_not_followed(k: int) -> None:
+    """The tree is the one that follows all, with less drafted for it; of many nodes nothing can be left out."""
+    nodes, followed = counted(k)
+    scores, whole = unpruned(k)
+    assert sorted((nodes.scores[node] for node in nodes.best(k)), reverse=True) == pytest.approx(scores)
+    assert len(followed) <= len(whole) and all(a <= b for a, b in zip(followed, whole, strict=False))
+    assert sum(followed) < sum(whole) or k == 16
+
+
+def test_a_tree_ends_where_a_step_does_not_pay() -> None:
+    """The dearer a draft step, the fewer are run, down to none; a head that is never right is not followed at all."""
+    whole = len(counted(16)[1])
+    steps = [len(counted(16, min_gain)[1]) for min_gain in (0.0, 0.05, 0.2, 0.4, 2.0)]
+    assert steps[0] == whole == MAX_DEPTH - 1 and steps[-1] == 0
+    assert steps == sorted(steps, reverse=True) and len(set(steps)) > 2
+    never = ((0.0,) * TOP_K,)
+    assert len(grow(LOGITS[0], expand, 16, never, 1e-9).tokens) == TOP_K
 
 
 accuracies = st.lists(

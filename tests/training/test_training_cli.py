@@ -41,7 +41,7 @@ def test_a_head_is_trained_and_measured(tmp_path: Path) -> None:
     )  # fmt: skip
     tables = json.loads(json_file.read_text())["tables"]
     rows = tables["drafts against off"]
-    arms = {"ngram", "eagle2 dynamic", "eagle2 chain", "eagle2 static", "eagle2 hybrid", "eagle2 int8 dynamic"}
+    arms = {"ngram", "eagle2 dynamic", "eagle2 chain", "eagle2 static", "eagle2 hybrid", "eagle2", "eagle2 int8"}
     arms |= {"draft_model chain", "draft_model int8 chain"}
     assert {row["drafts"].partition(" k=")[0] for row in rows} == {"off", *arms}
     assert all(row["same text"] == 1.0 for row in rows if row["T"] == "0.0" and row["drafts"] != "off")

@@ -61,6 +61,7 @@ def profile(
             tuple(eagle) or shipped.eagle,
             medusa or shipped.medusa,
             int8,
+            has_whole_trees=True,
         )
         engine = Engine(folder, EngineLimits(), options)
         table = measure(engine, folder, progress)

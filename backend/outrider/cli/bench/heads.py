@@ -51,6 +51,9 @@ def heads(  # noqa: PLR0913 - one parameter per flag
 ) -> None:
     """Every way to draft with these heads, on prompts that training never saw, all in one run.
 
+    `eagle2` and `eagle2 hybrid` are what an engine drafts, whose trees end where a step does not pay; `eagle2
+    dynamic` is the whole tree, to compare with the others of its size.
+
     Ctrl-C keeps what is done, and records nothing.
     """
     from outrider.cli.bench.aims import aim_rows
@@ -126,11 +129,12 @@ def _arms(
             memory = DraftMemory(head, 2 * engine.context_length)
             name = ("eagle2" if head.kind == "eagle" else "eagle3") + suffix
             eagle_of = partial(_eagle, head, memory)
-            yield f"{name} dynamic", partial(eagle_of, "dynamic")
+            pays_of = partial(eagle_of, "dynamic", head.weight_bytes / engine.model.packed_bytes)
+            yield name, pays_of
             if not is_int8:
-                yield f"{name} chain", partial(eagle_of, "chain")
-                yield f"{name} static", partial(eagle_of, "static")
-                yield f"{name} hybrid", partial(_hybrid, partial(eagle_of, "dynamic"))
+                yield f"{name} hybrid", partial(_hybrid, pays_of)
+                for shape in ("dynamic", "static", "chain"):
+                    yield f"{name} {shape}", partial(eagle_of, shape, 0.0)
     if medusa is not None:
         for suffix, is_int8 in (("", False), (" int8", True)):
             all_heads = MedusaHeads(medusa, engine.model, is_int8=is_int8)
@@ -154,11 +158,12 @@ def _name(folder: Path) -> str:
 
 
 def _record(folder: Path, name: str, greedy: Samples) -> None:
-    """Of the way in which an engine drafts with it: the size that gained most."""
+    """Of the ways in which an engine drafts with it, and their sizes, the one that gained most."""
     from outrider.engine.shipped import Worth, record
     from outrider.workloads.conditions import conditions
 
-    arms = [s.arm for s in greedy.settings if s.arm in (f"{name} dynamic", "medusa tree") and s.arm.startswith(name)]
+    ways = ("medusa tree",) if name == "medusa" else (name, f"{name} hybrid")
+    arms = [setting.arm for setting in greedy.settings if setting.arm in ways]
     best = greedy.best_of(arms) or SETTING_OFF
     gain, length = greedy.ratio(best, SETTING_OFF), accept_length(greedy.of(best))
     if gain is None or length is None:
@@ -170,10 +175,12 @@ def _record(folder: Path, name: str, greedy: Samples) -> None:
     ))  # fmt: skip
 
 
-def _eagle(head: EagleHead, memory: DraftMemory, shape: Shape, request: GenerateRequest) -> EagleDrafter:
+def _eagle(
+    head: EagleHead, memory: DraftMemory, shape: Shape, min_gain: float, request: GenerateRequest
+) -> EagleDrafter:
     from outrider.engine.drafters.eagle import EagleDrafter, EagleSettings
 
-    return EagleDrafter(head, memory, request, EagleSettings(shape, head.accuracy))
+    return EagleDrafter(head, memory, request, EagleSettings(shape, head.accuracy, min_gain))
 
 
 def _hybrid(make: Callable[[GenerateRequest], EagleDrafter], request: GenerateRequest) -> Drafter:

@@ -38,9 +38,9 @@ class EagleSettings:
 
     shape: Shape = "dynamic"
     accuracy: tuple[tuple[float, ...], ...] = USUAL_ACCURACY
-    """Of the static tree, which only the bench drafts."""
+    """What the head usually gets right: shapes the static tree, and says when a growing one ends."""
     min_gain: float = 0.0
-    """A draft step's cost in plain rounds: a growing tree ends where it is less likely to be reached than that."""
+    """A draft step's cost in plain rounds: a growing tree ends where a step adds fewer accepted drafts than that."""
 
 
 class EagleDrafter:
@@ -153,7 +153,8 @@ class EagleDrafter:
     def _dynamic_tree(self, cache: SequenceCache, k: int) -> TopKTree:
         rows = _TreeRows(self._head, cache, self._num_read, self._last)
         assert self._last is not None
-        nodes = grow(self._head.logits(self._last)[0], rows.expand, k, self._settings.min_gain)
+        settings = self._settings
+        nodes = grow(self._head.logits(self._last)[0], rows.expand, k, settings.accuracy, settings.min_gain)
         kept = nodes.best(k)
         place = {-1: -1} | {node: i for i, node in enumerate(kept)}
         return TopKTree(
@@ -187,27 +188,21 @@ class _TreeRows:
 
     def __init__(self, head: EagleHead, cache: SequenceCache, num_text: int, last: torch.Tensor | None) -> None:
         assert last is not None
-        self._head, self._cache, self._num_text = head, cache, num_text
-        self._slot: dict[int, int] = {}
-        """Of a node that was expanded, its row in the cache."""
-        self._states = {-1: last}
+        self._head, self._cache = head, cache
+        self._row = {-1: 0}
+        """Of a node that was expanded last, its place among these."""
+        self._states = last
+        self._visible = torch.ones(1, num_text, dtype=torch.bool)
+        """[expanded last, cache.length]: which cached rows each sees."""
+        self._position = num_text
 
     def expand(self, frontier: list[int], nodes: Nodes) -> torch.Tensor:
-        """Logits [n, D] after each of these nodes, whose parents were expanded before."""
-        start, count = self._cache.length, len(frontier)
-        visible = torch.zeros(count, start + count, dtype=torch.bool)
-        visible[:, : self._num_text] = True
-        positions = []
-        for row, node in enumerate(frontier):
-            self._slot[node] = start + row
-            depth, ancestor = 0, node
-            while ancestor >= 0:
-                visible[row, self._slot[ancestor]] = True
-                ancestor = nodes.parents[ancestor]
-                depth += 1
-            positions.append(self._num_text + depth - 1)
-        states = torch.cat([self._states[nodes.parents[node]] for node in frontier])
+        """Logits [n, D] after each of these nodes of one depth, whose parents were expanded just before."""
+        above, count = [self._row[nodes.parents[node]] for node in frontier], len(frontier)
         tokens = self._head.vocabulary.tokens([nodes.tokens[node] for node in frontier])
-        states = self._head.step(self._cache, tokens, states, positions, visible)
-        self._states |= {node: states[row : row + 1] for row, node in enumerate(frontier)}
-        return self._head.logits(states)
+        self._visible = torch.cat([self._visible[above], torch.eye(count, dtype=torch.bool)], dim=1)
+        positions = [self._position] * count
+        self._states = self._head.step(self._cache, tokens, self._states[above], positions, self._visible)
+        self._row = {node: row for row, node in enumerate(frontier)}
+        self._position += 1
+        return self._head.logits(self._states)

@@ -50,29 +50,40 @@ class Nodes:
 
         Scores fall along a path, and of equals the elder one is taken.
         """
-        ranked = sorted(range(len(self.tokens)), key=lambda node: (-self.scores[node], node))
-        return sorted(ranked[:count])
+        return sorted(self.ranked()[:count])
+
+    def ranked(self) -> list[int]:
+        """All nodes, the best first."""
+        return sorted(range(len(self.tokens)), key=lambda node: (-self.scores[node], node))
 
 
 #: Frontier nodes -> logits [n, D] of what follows each.
 Expand = Callable[[list[int], Nodes], torch.Tensor]
 
 
-def grow(first: torch.Tensor, expand: Expand, k: int, min_gain: float = 0.0) -> Nodes:
+def grow(first: torch.Tensor, expand: Expand, k: int, accuracy: Accuracy, min_gain: float = 0.0) -> Nodes:
     """EAGLE-2's tree (arXiv 2406.16858) before its last selection: first [D] are the logits after the text.
 
     Of every frontier node the `TOP_K` likeliest children are added, and the `TOP_K` best new nodes are the next
-    frontier. It ends at `MAX_DEPTH`, or where reaching the frontier is less likely than `min_gain`, so that another
-    draft step does not pay.
+    frontier; none whose children cannot be among the best `k`, being no likelier than their parent. It ends at
+    `MAX_DEPTH`, or where by the head's usual accuracy another draft step adds fewer accepted drafts than `min_gain`.
     """
     nodes = Nodes()
-    frontier = list(_extend(nodes, [-1], first.unsqueeze(0)))
-    for _ in range(min(MAX_DEPTH, k) - 1):
-        if sum(math.exp(nodes.scores[node]) for node in frontier) < min_gain:
+    new = _extend(nodes, [-1], first.unsqueeze(0))
+    for depth in range(1, min(MAX_DEPTH, k)):
+        ranked = nodes.ranked()
+        frontier = sorted([node for node in ranked[: k - 1] if node >= new[0]][:TOP_K])
+        if not frontier or _gain(nodes, ranked[:k], frontier, accuracy[min(depth, len(accuracy) - 1)]) < min_gain:
             break
         new = _extend(nodes, frontier, expand(frontier, nodes))
-        frontier = sorted(sorted(new, key=lambda node: (-nodes.scores[node], node))[:TOP_K])
     return nodes
+
+
+def _gain(nodes: Nodes, kept: Sequence[int], frontier: Sequence[int], accuracy: Sequence[float]) -> float:
+    """By how much the chances of the best nodes are likely to grow when these are followed."""
+    chances = [math.exp(nodes.scores[node]) for node in kept]
+    likely = [math.exp(nodes.scores[node]) * rate for node in frontier for rate in accuracy]
+    return sum(heapq.nlargest(len(kept), chances + likely)) - sum(chances)
 
 
 def _extend(nodes: Nodes, parents: list[int], logits: torch.Tensor) -> list[int]:

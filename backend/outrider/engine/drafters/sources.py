@@ -47,6 +47,8 @@ class DraftOptions:
     """Draft models and heads with weights in 8 bits."""
     is_lossy: bool = False
     """Accept Medusa's drafts by typical acceptance, which changes what is sampled; such an engine is not exact."""
+    has_whole_trees: bool = False
+    """Heads draft trees to their full depth, whether a step pays or not: for those who measure what steps cost."""
 
 
 DEFAULT_OPTIONS = DraftOptions()
@@ -81,7 +83,7 @@ class DrafterSources:
         if options.draft_model is not None:
             self._use_draft_model(options.draft_model, tokenizer, is_int8=options.is_int8)
         for folder in options.eagle:
-            self._use_eagle(folder, cost, is_int8=options.is_int8)
+            self._use_eagle(folder, cost, options)
         if options.medusa is not None:
             self._use_medusa(options.medusa, is_int8=options.is_int8)
 
@@ -112,7 +114,8 @@ class DrafterSources:
             "weight_bytes": draft.model.packed_bytes,
         }
 
-    def _use_eagle(self, folder: Path, cost: CostTable | None, *, is_int8: bool) -> None:
+    def _use_eagle(self, folder: Path, cost: CostTable | None, options: DraftOptions) -> None:
+        is_int8 = options.is_int8
         head = EagleHead(folder, self._target, is_int8=is_int8)
         name = "eagle2" if head.kind == "eagle" else "eagle3"
         if name in self._makers:
@@ -120,8 +123,10 @@ class DrafterSources:
         num_caches = self._max_positions // self._target.config.context_length
         memory = DraftMemory(head, self._max_positions + num_caches * blocks_for(EXTRA_ROWS) * BLOCK_SIZE)
         self._digests[name] = folder_digest(folder, is_int8=is_int8)
-        min_gain = 0.0 if cost is None else _step_cost(cost.with_drafters(self._digests), name)
-        settings = EagleSettings(accuracy=head.accuracy, min_gain=min_gain)
+        step_cost = head.weight_bytes / self._target.packed_bytes  # as weights are read, where nothing was measured
+        if cost is not None and name in (known := cost.with_drafters(self._digests)).drafters:
+            step_cost = known.drafters[name].step_s / known.at(1, 1, known.contexts[0])
+        settings = EagleSettings(accuracy=head.accuracy, min_gain=0.0 if options.has_whole_trees else step_cost)
 
         def make(request: GenerateRequest) -> EagleDrafter:
             return EagleDrafter(head, memory, request, settings)
@@ -207,10 +212,3 @@ def folder_digest(folder: Path, *, is_int8: bool) -> str:
 
 def _digest(what: bytes) -> str:
     return hashlib.sha256(what).hexdigest()[:16]
-
-
-def _step_cost(cost: CostTable, name: str) -> float:
-    """A draft step in plain rounds, as measured here; 0 where it was not."""
-    if name not in cost.drafters:
-        return 0.0
-    return cost.drafters[name].step_s / cost.at(1, 1, cost.contexts[0])
