@@ -169,6 +169,7 @@ def test_the_first_draft_follows_from_the_weights(folder: Path, target: LlamaMod
     show(tree, target, text, 0, 20)
     found = tree.propose(8)
     assert isinstance(found, TopKTree) and len(found) == 8 and set(expected[:1]) <= set(found.token_ids)
+    assert found.chances is not None and found.chances[0] == heads.accuracy[0][0], "by which few rows are chosen"
 
 
 ROOMY = EngineLimits(

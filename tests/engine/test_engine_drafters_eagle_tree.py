@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.cost import MAX_DEPTH
-from outrider.engine.drafters.eagle_tree import TOP_K, USUAL_ACCURACY, Nodes, best_shape, grow, parents_of
+from outrider.engine.drafters.eagle_tree import TOP_K, USUAL_ACCURACY, Nodes, best_shape, chances_of, grow, parents_of
 
 LOGITS = torch.randn(7, 9, generator=torch.Generator().manual_seed(1)) * 2
 
@@ -114,9 +113,6 @@ accuracies = st.lists(
 def test_the_static_shape_is_the_likeliest_of_its_size(accuracy: list[tuple[float, ...]], k: int) -> None:
     """No path outside it is likelier than one inside, parents come first, and it has as many as there are."""
 
-    def chance(path: tuple[int, ...]) -> float:
-        return math.prod(accuracy[depth][rank] for depth, rank in enumerate(path))
-
     every = [
         path
         for depth in range(1, len(accuracy) + 1)
@@ -124,6 +120,9 @@ def test_the_static_shape_is_the_likeliest_of_its_size(accuracy: list[tuple[floa
     ]
     shape = best_shape(accuracy, k)
     assert len(shape) == len(set(shape)) == min(k, len(every))
-    outside = max((chance(path) for path in every if path not in shape), default=0.0)
-    assert all(chance(path) >= outside * (1 - 1e-9) for path in shape)
+    outside = max(chances_of([path for path in every if path not in shape], accuracy), default=0.0)
+    chances = chances_of(shape, accuracy)
+    assert all(chance >= outside * (1 - 1e-9) for chance in chances)
+    assert chances[0] == accuracy[0][0]
+    assert all(one >= other * (1 - 1e-9) for one, other in itertools.pairwise(chances))
     assert all(parent < node for node, parent in enumerate(parents_of(shape)))

@@ -167,7 +167,7 @@ def _cases(prompts: Path | None, spec_bench: Path | None, max_tokens: int) -> li
 def _facts(engine: Engine, cases: Sequence[Case]) -> dict[str, object]:
     import torch
 
-    folders = {name: info["folder"] for name, info in engine.drafters.info.items() if "folder" in info}
+    folders = {name: Path(info["folder"]).name for name, info in engine.drafters.info.items() if "folder" in info}
     return {
         "threads": torch.get_num_threads(),
         "prompts": len(cases),

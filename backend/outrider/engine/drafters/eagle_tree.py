@@ -129,6 +129,11 @@ def best_shape(accuracy: Sequence[Sequence[float]], k: int) -> list[Ranks]:
     return chosen
 
 
+def chances_of(paths: Sequence[Ranks], accuracy: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """How likely each path is right, by calibration."""
+    return tuple(math.prod(accuracy[depth][rank] for depth, rank in enumerate(path)) for path in paths)
+
+
 def parents_of(paths: Sequence[Ranks]) -> list[int]:
     """Of each node the place of its parent; -1 for children of the root."""
     place = {path: i for i, path in enumerate(paths)}

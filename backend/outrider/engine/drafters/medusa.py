@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from outrider.cost import DRAWN_FROM
 from outrider.engine.checkpoint import ModelConfig, Weights, positive, read_json
 from outrider.engine.drafters.draft_vocabulary import DraftVocabulary, check_draft_tokens
-from outrider.engine.drafters.eagle_tree import TOP_K, Accuracy, accuracy_of, best_shape, parents_of
+from outrider.engine.drafters.eagle_tree import TOP_K, Accuracy, accuracy_of, best_shape, chances_of, parents_of
 from outrider.engine.linear import pack, pack_int8
 from outrider.engine.model import LlamaModel
 from outrider.engine.sequence import GenerateRequest
@@ -159,4 +159,4 @@ class MedusaDrafter:
         depth = max(map(len, paths))
         ranked = self._heads.logits(self._feature, depth).topk(TOP_K, dim=-1).indices
         ids = torch.stack([ranked[len(path) - 1, path[-1]] for path in paths])
-        return TopKTree(self._tokens(ids), tuple(parents_of(paths)))
+        return TopKTree(self._tokens(ids), tuple(parents_of(paths)), chances_of(paths, self._heads.accuracy))

@@ -142,9 +142,6 @@ class DrafterSources:
             self._digests["hybrid"], self._info["hybrid"] = self._digests[name], {"head": name}
             self._accuracy["hybrid"] = head.accuracy
 
-    def _suffix(self, request: GenerateRequest) -> SuffixDrafter:
-        return SuffixDrafter(request.prompt_ids, self._store, request.cache_salt)
-
     def _use_medusa(self, folder: Path, *, is_int8: bool) -> None:
         heads = MedusaHeads(folder, self._target, is_int8=is_int8)
         self._makers["medusa"] = lambda request: MedusaDrafter(heads, request)
