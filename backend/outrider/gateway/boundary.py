@@ -182,6 +182,7 @@ def _error_response(path: str, error: APIError, headers: Mapping[str, str] | Non
         kept["Allow"] = headers["Allow"]
     if error.retry_after_s is not None:
         kept["Retry-After"] = str(math.ceil(error.retry_after_s))
+        kept["retry-after-ms"] = str(math.ceil(1000 * error.retry_after_s))
     body = orjson.dumps(dialect_of(path).error_body(error))
     return web.Response(status=error.status, body=body, content_type="application/json", headers=kept)
 

@@ -148,7 +148,7 @@ class _Opened:
                 raise
             if connection.status != 200:
                 is_running = False
-                raise error_of_response(connection.status, await _error_body(connection))
+                raise error_of_response(connection.status, await _error_body(connection), connection.headers)
             encoding = connection.headers.get("Content-Encoding", "identity")
             if encoding != "identity":
                 raise LaneFailed(f"lane {self._lane} answered in the encoding {encoding}, which it was not asked for")
