@@ -162,8 +162,8 @@ def worker_aims(seen: Sequence[Round], num_cores: int) -> list[Aim]:
     if not by_clock.is_met and busy > _FULL * num_cores:
         allowed = median([b.most_per_second(num_cores) / a.most_per_second(num_cores) for a, b in _pairs(together)])
         why = (
-            f"cores are the limit, not workers: {busy:.2f} of {num_cores} were busy, and with lanes and client on them "
-            f"beside the gateway they allow {allowed:.2f} at most"
+            f"cores are the limit, not workers: {busy:.2f} of {num_cores} are busy, and with lanes and client beside "
+            f"the gateway they allow {allowed:.2f} at most"
         )
         by_clock = Aim(by_clock.aim, by_clock.wanted, by_clock.figure, None, why=why)
     costs = [b.gateway_per_request_s / a.gateway_per_request_s for a, b in _pairs(alone)]
