@@ -86,7 +86,13 @@ class Run:
         call = self.call
         model = self.model if call.body.get("model") is None else None
         attempt = lane_call(
-            call.path, call.lane_raw, plan, model=model, is_stream=call.is_stream, headers=self._headers()
+            call.path,
+            call.lane_raw,
+            plan,
+            model=model,
+            is_stream=call.is_stream,
+            headers=self._headers(),
+            keys=call.body,
         )
         return self.client.open(lane.name, url, attempt)
 

@@ -48,7 +48,8 @@ class _Request(_Open):
         return 1
 
     def for_policy(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The body as the policy reads it: its text as `messages` or `prompt`, OpenAI's names, all at the top."""
+        """The body as the policy reads it: its text as `messages` or `prompt`, OpenAI's names, all at the top, beside
+        every name that it has."""
         return body
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from random import getrandbits
@@ -67,9 +67,11 @@ def lane_call(
     model: str | None,
     is_stream: bool,
     headers: Mapping[str, str] | None = None,
+    keys: Collection[str] | None = None,
 ) -> LaneCall:
-    """The client's body with our own members put in; every other byte stays. `model` sets it, None leaves it."""
-    body, rid = dialect_of(path).body(raw, plan, fresh_id(), model)
+    """The client's body with our own members put in; every other byte stays. `model` sets it, None leaves it; `keys`
+    are all that `raw` has, and may be more, where they are known."""
+    body, rid = dialect_of(path).body(raw, plan, fresh_id(), model, keys)
     return LaneCall(path, body, rid, is_stream, headers or {})
 
 
