@@ -21,8 +21,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ALL_FILES = [*FILES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "docs").glob("*.py"))]
 
 #: Leaves that every package may use: a version string, SGLang's names of drafters, the cutting of event streams, the
-#: cost table, texts' suffixes, plots.
-LEAVES = {"version", "algorithms", "sse", "cost", "suffixes", "plots"}
+#: cost table, texts' suffixes, plots, pauses that servers ask for.
+LEAVES = {"version", "algorithms", "sse", "cost", "suffixes", "plots", "retry_after"}
 #: Package -> packages of ours that it may import; `policy.plan` is the part of the policy that others may know.
 ALLOWED = {
     "version": set(),
@@ -31,6 +31,7 @@ ALLOWED = {
     "cost": set(),
     "suffixes": set(),
     "plots": set(),
+    "retry_after": set(),
     "core": set(),
     "errors": set(),
     "config": {"errors", "core", "profiles"},

@@ -246,12 +246,12 @@ async def serving(
     app = build(config, lanes, on_outcome, member)
     # Without handler_cancellation a client that leaves would not be noticed before the next write.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_UNWIND_S,
-        max_line_size=config.server.max_header_bytes, max_field_size=config.server.max_header_bytes)  # fmt: skip
+        keepalive_timeout=config.server.idle_timeout_s, max_line_size=config.server.max_header_bytes,
+        max_field_size=config.server.max_header_bytes)  # fmt: skip
     await runner.setup()
     try:
-        gateway = app[GATEWAY]
-        gateway.url = await listen(runner, config.server, shares_port=member is not None)
-        yield gateway
+        app[GATEWAY].url = await listen(runner, config.server, shares_port=member is not None)
+        yield app[GATEWAY]
     finally:
         await _shut_down(runner, app[GATEWAY], config.server.shutdown_grace_s)
 

@@ -36,6 +36,9 @@ class ServerSection(Section):
     """Larger requests are refused with 413."""
     max_header_bytes: Annotated[int, Field(ge=256)] = 8190
     """Of one header, its name included, and of the request line."""
+    idle_timeout_s: Annotated[float, Field(gt=0)] = 75.0
+    """How long a connection may be there without a request, and the head of one may take to arrive. Longer than
+    a balancer in front keeps idle ones, which is often a minute."""
     body_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """How long a body may take to arrive."""
     shutdown_grace_s: Annotated[float, Field(ge=0)] = 10.0

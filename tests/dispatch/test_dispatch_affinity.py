@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outrider.dispatch.affinity import Affinity, prefix_keys
+from outrider.dispatch.affinity import Affinity, prefix_keys, session_key
 
 
 def said(*texts: str, **fields: Any) -> dict[str, Any]:
@@ -39,6 +39,18 @@ def test_the_longest_beginning_that_is_known_decides() -> None:
     assert affinity.home(keys[:1]) == "one"
     assert affinity.home(prefix_keys(said("x"), None)) is None
     assert affinity.home([]) is None
+
+
+def test_a_session_decides_where_no_beginning_is_known() -> None:
+    """Named by the client, and each owner's apart; what the texts show comes first."""
+    affinity, keys = Affinity(), prefix_keys(said("a", "b"), "ada")
+    session = session_key({"x-session-id": "s"}, "ada")
+    affinity.served([], "one", session)
+    assert affinity.home([], session) == affinity.home(keys, session) == "one"
+    affinity.served(keys, "two")
+    assert affinity.home(keys, session) == "two"
+    assert affinity.home([], session_key({"x-session-id": "s"}, "bob")) is None
+    assert session_key({}, "ada") is session_key({"x-session-id": ""}, "ada") is None
 
 
 def test_memory_is_bounded_and_the_longest_unused_goes_first() -> None:

@@ -280,3 +280,17 @@ async def test_conversations_stay_with_the_lane_that_has_their_beginning():
         assert await two.lane_of(*asked, "answer", "then") == "lane1", "where it was served last"
         second.is_draining = True
         assert await two.lane_of(*asked, "answer", "then", "answer", "last") == "lane0"
+
+
+async def test_a_named_session_stays_with_its_lane():
+    """Where its texts do not show that they belong together; without the name the first of equals takes them."""
+    async with lanes(None, None) as two:
+        first = two.gateway.pool.lanes[0]
+        first.enter(0.0)
+        session = {"headers": {"x-session-id": "agent 7"}}
+        async with two.post(["plan"], **session) as response:
+            assert response.headers["x-outrider-lane"] == "lane1"
+        first.leave()
+        async with two.post(["written anew"], **session) as response:
+            assert response.headers["x-outrider-lane"] == "lane1"
+        assert await two.lane_of("written anew, too") == "lane0"

@@ -16,6 +16,7 @@ from outrider.gateway.access import INTERNAL_FIELDS
 from outrider.runtimes.scripted_replies import Fault, Reply
 
 EVENTS = (("Content-Type", "text/event-stream"),)
+LIVE = b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"
 DELTA = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
 
 
@@ -166,6 +167,27 @@ async def test_a_body_that_does_not_arrive_is_given_up():
         headers = {"Content-Type": "application/json"}
         async with w.http.post(w.gateway.url + CHAT, data=slow(), headers=headers) as response:
             assert await error_of(response) == (408, "request_timeout", None)
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/chat", b"GET /health HTTP/1.1\r\nHost: x\r\n", LIVE + b"GET /li"])
+async def test_a_connection_without_a_whole_head_is_closed(sent):
+    """Before the first request and after one; what streams is not idle."""
+    steps = [DELTA, *[0.1, b": still here\n\n"] * 6, b"data: [DONE]\n\n"]
+    async with world(lambda _request: Reply(200, EVENTS, steps), server={"idle_timeout_s": 0.3}) as w:
+        asked = asyncio.create_task(_stream(w))
+        url = w.gateway.url.removeprefix("http://").rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(url[0], int(url[1]))
+        writer.write(sent)
+        async with asyncio.timeout(30):
+            got = await reader.read()
+        assert got.startswith(b"HTTP/1.1 200 OK") == sent.startswith(LIVE)
+        assert (await asked).endswith(b"[DONE]\n\n")
+        writer.close()
+
+
+async def _stream(w):
+    async with w.chat(stream=True) as response:
+        return await response.read()
 
 
 async def test_an_administrator_reloads_keys_and_a_wrong_file_changes_nothing(tmp_path):

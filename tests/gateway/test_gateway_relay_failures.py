@@ -23,6 +23,22 @@ async def test_a_lanes_error_status_passes_with_its_message(is_stream, shape, st
         assert response.headers["x-outrider-lane"] == "scripted"
 
 
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ([("retry-after-ms", "250"), ("Retry-After", "9")], ("1", "250")),
+        ([("Retry-After", "7")], ("7", "7000")),
+        ([("Retry-After", "1e999")], (None, None)),
+        ([], (None, None)),
+    ],
+)
+async def test_the_pause_that_a_lane_asks_for_is_told(headers, told):
+    """In both headers, whichever it has sent; what is no time is not."""
+    async with world(lambda _request: error_reply(429, headers=headers)) as w, w.chat() as response:
+        assert response.status == 429
+        assert (response.headers.get("Retry-After"), response.headers.get("retry-after-ms")) == told
+
+
 async def test_an_error_that_is_no_json_keeps_its_status():
     """As of a proxy in between."""
     async with world(lambda _request: Reply(502, (), (b"<html>",))) as w, w.chat() as response:

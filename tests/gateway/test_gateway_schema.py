@@ -193,6 +193,23 @@ def features(route, body):
     return extract_features(parsed.fields.for_policy(parsed.body), Hints())
 
 
+@pytest.mark.parametrize(
+    ("route", "own"),
+    [
+        (CHAT, {"messages": MESSAGES}),
+        (COMPLETIONS, {"prompt": "x"}),
+        ("/generate", {"text": "x", "sampling_params": {"n": 2}}),
+        ("/v1/responses", {"input": "x", "instructions": "y"}),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 7}),
+    ],
+)
+def test_what_the_policy_reads_has_every_name_of_the_body(route, own):
+    """What is to be cut out of the bytes is looked for only under these names."""
+    body = own | {"rid": "x", "custom_params": None, "outrider": {"k": 2}, "other": 1}
+    parsed = parse_body(route, orjson.dumps(body))
+    assert parsed.fields.for_policy(parsed.body).keys() >= body.keys()
+
+
 @pytest.mark.parametrize(("surface", "fields", "outside"), ASKING)
 def test_each_surface_is_seen_on_every_route(surface, fields, outside):
     """Wherever a route has the field; and the limit of the answer with it."""

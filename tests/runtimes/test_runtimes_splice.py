@@ -66,6 +66,17 @@ def test_splice_equals_dict_surgery(drawn, remove, add):
     assert isinstance(orjson.loads(result), dict)
 
 
+@settings(max_examples=150, deadline=None)
+@given(objects(), st.sets(KEYS, max_size=3), st.sets(KEYS, max_size=3))
+def test_known_keys_change_nothing_but_the_time(drawn, remove, more):
+    """Whether they are exactly those that are there, or some more."""
+    texts, raw = drawn
+    there = {key for key, _ in texts}
+    for keys in (there, there | more):
+        assert splice(raw, remove, {"zz": b"1"}, keys) == splice(raw, remove, {"zz": b"1"})
+        assert [value_of(raw, key, keys) for key in remove] == [value_of(raw, key) for key in remove]
+
+
 @settings(max_examples=100, deadline=None)
 @given(objects(), st.sets(KEYS, max_size=3))
 def test_untouched_values_are_byte_identical(drawn, remove):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import ConnectionFailed, InternalError
-from outrider.sdk.retry import Refusal, retry_after_s, retry_delay_s
+from outrider.sdk.retry import Refusal, retry_delay_s
 
 NOW_S = 1_700_000_000.0
 
@@ -61,11 +61,6 @@ def test_the_server_has_the_last_word() -> None:
 def test_the_pause_that_the_server_asks_for(headers: dict[str, str], expected_s: float | None) -> None:
     """Milliseconds, seconds or a date up to two minutes; longer means no retry; nonsense means the back-off."""
     assert delay(503, **headers) == expected_s
-
-
-def test_nothing_asked_is_nothing() -> None:
-    """Without a header there is no pause to report."""
-    assert retry_after_s({}, now_s=NOW_S) is None
 
 
 def test_the_back_off_doubles_to_eight_seconds() -> None:

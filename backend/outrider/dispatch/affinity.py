@@ -10,6 +10,9 @@ import orjson
 
 #: Conversations that are remembered; those that were not continued for longest go first. 64-bit keys and names.
 _MAX_CONVERSATIONS = 16_384
+#: Names the session that a request belongs to, for those whose texts do not show it: prompts without messages, and
+#: conversations that were rewritten.
+SESSION = "x-session-id"
 
 
 def prefix_keys(body: Mapping[str, Any], owner: str | None) -> list[int]:
@@ -29,8 +32,14 @@ def prefix_keys(body: Mapping[str, Any], owner: str | None) -> list[int]:
     return keys
 
 
+def session_key(headers: Mapping[str, str], owner: str | None) -> int | None:
+    """Of the session that the client names; None where it names none."""
+    name = headers.get(SESSION)
+    return hash((owner, SESSION, name)) if name else None
+
+
 class Affinity:
-    """From conversations to the names of lanes."""
+    """From conversations and sessions to the names of lanes."""
 
     def __init__(self, max_conversations: int = _MAX_CONVERSATIONS) -> None:
         self._max_conversations = max_conversations
@@ -39,19 +48,18 @@ class Affinity:
     def __len__(self) -> int:
         return len(self._lanes)
 
-    def home(self, keys: list[int]) -> str | None:
-        """The lane that served the longest beginning; None when nothing is known of any."""
+    def home(self, keys: list[int], session: int | None = None) -> str | None:
+        """The lane that served the longest beginning, or the session where none is known; None: nothing is known."""
         for key in reversed(keys):
             name = self._lanes.get(key)
             if name is not None:
                 return name
-        return None
+        return None if session is None else self._lanes.get(session)
 
-    def served(self, keys: list[int], lane: str) -> None:
-        """The whole conversation is in this lane's cache now."""
-        if not keys:
-            return
-        self._lanes[keys[-1]] = lane
-        self._lanes.move_to_end(keys[-1])
-        if len(self._lanes) > self._max_conversations:
-            self._lanes.popitem(last=False)
+    def served(self, keys: list[int], lane: str, session: int | None = None) -> None:
+        """The whole conversation is in this lane's cache now, and it had the session last."""
+        for key in keys[-1:] if session is None else (*keys[-1:], session):
+            self._lanes[key] = lane
+            self._lanes.move_to_end(key)
+            if len(self._lanes) > self._max_conversations:
+                self._lanes.popitem(last=False)

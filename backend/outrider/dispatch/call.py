@@ -27,7 +27,7 @@ class Call:
     raw: bytes
     """The body as the client sent it."""
     body: Mapping[str, Any]
-    """The parsed body, as the policy reads it."""
+    """The parsed body, as the policy reads it; it has every name that `raw` has at its top, and may have more."""
     hints: Hints
     model: str | None
     """None means the only model."""

@@ -8,10 +8,13 @@ from hashlib import sha256
 from hmac import compare_digest
 
 from outrider.config import KeySection
+from outrider.core import Priority
 from outrider.errors import RateLimited, Unauthorized
 
 _WINDOW_S = 60.0
 _CONCURRENT_RETRY_S = 1.0
+_OF_REQUESTS = ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests")
+_OF_TOKENS = ("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens")
 
 
 @dataclass(slots=True)
@@ -31,12 +34,13 @@ class Bucket:
         """Seconds until `amount` is there; 0 when it is."""
         return max(amount - self.level, 0.0) * _WINDOW_S / self.limit
 
-    def headers(self, what: str) -> dict[str, str]:
-        """OpenAI's three headers for the requests or the tokens."""
+    def headers(self, names: tuple[str, str, str]) -> dict[str, str]:
+        """OpenAI's three, for the requests or the tokens."""
+        limit, remaining, reset = names
         return {
-            f"x-ratelimit-limit-{what}": str(self.limit),
-            f"x-ratelimit-remaining-{what}": str(max(int(self.level), 0)),
-            f"x-ratelimit-reset-{what}": f"{self.wait_s(self.limit):.3f}s",
+            limit: str(self.limit),
+            remaining: str(max(int(self.level), 0)),
+            reset: f"{self.wait_s(self.limit):.3f}s",
         }
 
 
@@ -51,6 +55,11 @@ class Key:
 
     def __repr__(self) -> str:
         return f"<Key {self.section.name} of {self.tenant}: {self.num_running} running>"
+
+    @property
+    def usual_priority(self) -> Priority:
+        """Of requests that name none: the default, or less where the key may not ask for that."""
+        return "bulk" if self.section.priority == "bulk" else "default"
 
     @property
     def tenant(self) -> str:
@@ -95,8 +104,8 @@ class Key:
 
     def headers(self) -> dict[str, str]:
         """`x-ratelimit-*` of the limits that the key has."""
-        requests = {} if self._requests is None else self._requests.headers("requests")
-        return requests if self._tokens is None else requests | self._tokens.headers("tokens")
+        requests = {} if self._requests is None else self._requests.headers(_OF_REQUESTS)
+        return requests if self._tokens is None else requests | self._tokens.headers(_OF_TOKENS)
 
 
 class KeyRing:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from outrider.core import LaneAbility, LaneView, Outcome
-from outrider.dispatch.affinity import Affinity, prefix_keys
+from outrider.dispatch.affinity import Affinity, prefix_keys, session_key
 from outrider.dispatch.call import Call
 from outrider.errors import LaneUnavailable
 from outrider.policy.decide import Origin, PolicySet
@@ -65,7 +65,8 @@ class Router:
 
     def served(self, call: Call, decision: Decision) -> None:
         """The conversation went on at this decision's lane, whatever was decided for it besides."""
-        self._affinity.served(prefix_keys(call.body, decision.features.tenant), decision.lane)
+        owner = decision.features.tenant
+        self._affinity.served(prefix_keys(call.body, owner), decision.lane, session_key(call.client_headers, owner))
 
     def _candidates(self, call: Call, model: str, fits: Callable[[Lane], bool] | None, now_s: float) -> list[Lane]:
         """Those whose breakers let it pass, or all where none does; the emptiest, which of equals is taken, first."""
@@ -80,13 +81,14 @@ class Router:
 
     def _at_home(self, call: Call, decision: Decision, lanes: list[Lane], views: list[LaneView]) -> Decision:
         """The decision, or the same plan on the lane that served the conversation's last turn, where that is near."""
-        keys = prefix_keys(call.body, decision.features.tenant)
-        name = self._affinity.home(keys[:-1]) if len(lanes) > 1 else None
+        owner = decision.features.tenant
+        keys, session = prefix_keys(call.body, owner), session_key(call.client_headers, owner)
+        name = self._affinity.home(keys[:-1], session) if len(lanes) > 1 else None
         if name is not None and name != decision.lane:
             pairs = {pair[0].name: pair for pair in zip(lanes, views, strict=True)}
             if name in pairs:
                 decision = _moved(decision, pairs[name], pairs[decision.lane])
-        self._affinity.served(keys, decision.lane)
+        self._affinity.served(keys, decision.lane, session)
         return decision
 
 

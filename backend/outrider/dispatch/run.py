@@ -63,7 +63,6 @@ class Run:
     kept: Kept | None = None
     """Where a stream's events are kept for what can be learnt of them at its end; None: nowhere."""
     _last_event_s: float = 0.0
-    _decided: tuple[str, ...] | None = None
 
     @property
     def plan(self) -> Plan:
@@ -76,7 +75,6 @@ class Run:
         DeadlineExceeded, LaneFailed.
         """
         self.outcome.is_sent = True
-        asyncio.get_running_loop().call_soon(self._explain)
         # Whole answers come when they are finished: the faster one of two that are drawn would be the shorter one.
         is_fair = self.call.is_stream or self.decision.features.temperature <= 0
         if is_fair and self.hedge_after_s is not None and self.hedged is None:  # once: it is one attempt more
@@ -88,7 +86,13 @@ class Run:
         call = self.call
         model = self.model if call.body.get("model") is None else None
         attempt = lane_call(
-            call.path, call.lane_raw, plan, model=model, is_stream=call.is_stream, headers=self._headers()
+            call.path,
+            call.lane_raw,
+            plan,
+            model=model,
+            is_stream=call.is_stream,
+            headers=self._headers(),
+            keys=call.body,
         )
         return self.client.open(lane.name, url, attempt)
 
@@ -143,7 +147,7 @@ class Run:
         lane.enter(now_s)
         self.tried.append(self.lane)
         self.reasons = [one for one in self.reasons if one != CONTRADICTION] + [reason]
-        self.decision, self.lane, self.url, self.sent_s, self._decided = decision, lane, url, now_s, None
+        self.decision, self.lane, self.url, self.sent_s = decision, lane, url, now_s
         self.counts_proposed = lane.abilities.counts_proposed
         spent_s = now_s - self.call.arrived_at_s
         outcome.phases["retry"] = spent_s - outcome.phases["admit"] - outcome.phases["plan"]
@@ -151,12 +155,6 @@ class Run:
         outcome.num_events = outcome.num_slow_gaps = 0
         if self.kept is not None:
             self.kept.clear()
-
-    def _explain(self) -> tuple[str, ...]:
-        """The decision in words. They are written once the request is sent, while the lane works."""
-        if self._decided is None:
-            self._decided = self.decision.reasons
-        return self._decided
 
     def report(self) -> dict[str, Any]:
         """The answer's `outrider` object, as far as it is known now; `core.Report` reads it."""
@@ -169,7 +167,7 @@ class Run:
             "workload": decision.workload,
             "rule": decision.rule,
             "task": decision.features.task,
-            "reasons": [*self._explain(), *self.reasons],
+            "reasons": [*decision.reasons, *self.reasons],
         }
         if self.hedged is not None:
             report["hedged"] = self.hedged

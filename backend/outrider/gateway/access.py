@@ -85,9 +85,9 @@ def claim_of(headers: Mapping[str, str], key: Key | None, limits: AdmissionSecti
 
 
 def _priority(asked: str | None, key: Key | None) -> Priority:
-    highest = PRIORITIES[0] if key is None else key.section.priority
     if asked is None:
-        return max("default", highest, key=PRIORITIES.index)
+        return "default" if key is None else key.usual_priority
+    highest = PRIORITIES[0] if key is None else key.section.priority
     for priority in PRIORITIES:
         if priority == asked:
             if PRIORITIES.index(priority) < PRIORITIES.index(highest):

@@ -84,9 +84,9 @@ def with_report(run: Run, raw: bytes, chunk: Mapping[str, Any] | None = None) ->
     if stats is not None and run.call.num_choices == 1:
         ours = {"speculative_decoding": orjson.dumps(_vllm_metrics(stats, run.plan.k))}
         add["metrics"] = splice_inside(raw, "metrics", set(ours), ours)
-    is_batch = raw.lstrip().startswith(b"[")  # of /generate: its last answer gets the report of all
-    remove = () if is_batch else add.keys() if others is None else {"sglext", *add}
-    return splice(raw, remove, add)
+    if raw.lstrip().startswith(b"["):  # a batch of /generate: its last answer gets the report of all
+        return splice(raw, (), add)
+    return splice(raw, add.keys() if others is None else {"sglext", *add}, add, chunk)
 
 
 def _vllm_metrics(stats: SpecStats, k: int) -> dict[str, object]:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
 from functools import lru_cache
-from secrets import token_hex
 
 import orjson
 from aiohttp import HttpVersion11, web
@@ -21,6 +20,7 @@ from aiohttp.typedefs import Middleware
 from outrider.dispatch.dispatcher import CLIENT_LEFT
 from outrider.errors import APIError, BodyTooLarge, InternalError, InvalidRequest, MethodNotAllowed, RouteNotFound
 from outrider.gateway.access import KEY
+from outrider.runtimes.client import fresh_id
 from outrider.runtimes.dialects import dialect_of
 from outrider.telemetry.metrics import Metrics
 
@@ -138,7 +138,7 @@ def _access_line(request: web.Request, route: str, status: int, total_s: float) 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Runs before every head that goes out."""
     request[_HEAD_SENT] = True
-    response.headers["x-request-id"] = request.get(REQUEST_ID) or token_hex(16)
+    response.headers["x-request-id"] = request.get(REQUEST_ID) or fresh_id()
     response.headers.update(request.get(ALWAYS_HEADERS, {}))
 
 
@@ -165,7 +165,7 @@ async def _answer(request: web.Request, handler: _Handler) -> web.StreamResponse
 
 def _request_id(request: web.Request) -> str:
     given = request.headers.get("x-request-id", "")
-    return given if _GOOD_ID.fullmatch(given) else token_hex(16)
+    return given if _GOOD_ID.fullmatch(given) else fresh_id()
 
 
 def _route(request: web.Request) -> str:
@@ -182,6 +182,7 @@ def _error_response(path: str, error: APIError, headers: Mapping[str, str] | Non
         kept["Allow"] = headers["Allow"]
     if error.retry_after_s is not None:
         kept["Retry-After"] = str(math.ceil(error.retry_after_s))
+        kept["retry-after-ms"] = str(math.ceil(1000 * error.retry_after_s))
     body = orjson.dumps(dialect_of(path).error_body(error))
     return web.Response(status=error.status, body=body, content_type="application/json", headers=kept)
 

@@ -26,7 +26,7 @@ RULES = {
     "held": "it was taken last, and nothing else has been clearly better for long enough",
     "plain": "no drafter is expected to gain over plain decoding",
     "no-drafter": "there is no drafter that it may use",
-    "home": "the lane has the beginning of the conversation in its cache, and nearly the speed of the fastest",
+    "home": "the lane served the beginning of the conversation, and has nearly the speed of the fastest",
     "objective": "it is the least that reaches the workload's objective",
     "control": "plain for comparison, as a small share of requests is",
     "explore": "tried to learn, as a small share of requests is",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -31,14 +31,19 @@ class Dialect:
     #: What a chunk that carries nothing but text does not match; quotes are escaped inside a JSON string.
     _matters: ClassVar[re.Pattern[bytes]] = protocol.MATTERS
 
-    def body(self, raw: bytes, plan: Plan, rid: str, model: str | None) -> tuple[bytes, str | None]:
-        """The lane's body, every other byte as in `raw`, and the id by which it can be aborted, None without one."""
+    def body(
+        self, raw: bytes, plan: Plan, rid: str, model: str | None, keys: Collection[str] | None
+    ) -> tuple[bytes, str | None]:
+        """The lane's body, every other byte as in `raw`, and the id by which it can be aborted, None without one.
+
+        `keys` as for `splice`.
+        """
         add = {
-            "custom_params": _with_plan(raw, plan),
+            "custom_params": _with_plan(raw, plan, keys),
             "return_spec_tokens_details": b"true",
             "rid": orjson.dumps(rid),
         }
-        return _spliced(raw, add, model), rid
+        return _spliced(raw, add, model, keys), rid
 
     def can_matter(self, data: bytes) -> bool:
         """False for chunks that carry nothing but text: they need no parsing."""
@@ -100,12 +105,17 @@ class _Generate(Dialect):
 
     counts_add_up = True
 
-    def body(self, raw: bytes, plan: Plan, rid: str, model: str | None) -> tuple[bytes, str | None]:
+    def body(
+        self, raw: bytes, plan: Plan, rid: str, model: str | None, keys: Collection[str] | None
+    ) -> tuple[bytes, str | None]:
         """Without `model`, which picks the group of lanes here and is refused there."""
-        params = value_of(raw, "sampling_params") or b"{}"
-        inner = {"custom_params": _with_plan(params if params.startswith(b"{") else b"{}", plan)}
-        add = {"sampling_params": splice_inside(raw, "sampling_params", set(inner), inner), "rid": orjson.dumps(rid)}
-        return splice(raw, {"outrider", "model", *add}, add), rid
+        params = value_of(raw, "sampling_params", keys) or b"{}"
+        inner = {"custom_params": _with_plan(params if params.startswith(b"{") else b"{}", plan, None)}
+        add = {
+            "sampling_params": splice_inside(raw, "sampling_params", set(inner), inner, keys),
+            "rid": orjson.dumps(rid),
+        }
+        return splice(raw, {"outrider", "model", *add}, add, keys), rid
 
     def raise_failure(self, chunk: Mapping[str, Any]) -> None:
         error = chunk.get("error")
@@ -142,9 +152,11 @@ class _Responses(Dialect):
         protocol.MATTERS.pattern + rb'|"type"\s*+:\s*+"(?:error|response\.(?:completed|incomplete|failed))"'
     )
 
-    def body(self, raw: bytes, plan: Plan, rid: str, model: str | None) -> tuple[bytes, str | None]:
+    def body(
+        self, raw: bytes, plan: Plan, rid: str, model: str | None, keys: Collection[str] | None
+    ) -> tuple[bytes, str | None]:
         own = f"resp_{rid}"
-        return _spliced(raw, {"request_id": orjson.dumps(own)}, model), own
+        return _spliced(raw, {"request_id": orjson.dumps(own)}, model, keys), own
 
     def raise_failure(self, chunk: Mapping[str, Any]) -> None:
         """Also of `response.failed`, whose error is inside; a stream's own error event carries it at the top."""
@@ -185,8 +197,10 @@ class _Messages(Dialect):
         429: "rate_limit_error", 503: "overloaded_error",
     }  # fmt: skip
 
-    def body(self, raw: bytes, plan: Plan, rid: str, model: str | None) -> tuple[bytes, str | None]:
-        return _spliced(raw, {}, model), None
+    def body(
+        self, raw: bytes, plan: Plan, rid: str, model: str | None, keys: Collection[str] | None
+    ) -> tuple[bytes, str | None]:
+        return _spliced(raw, {}, model, keys), None
 
     def num_finished(self, chunk: Mapping[str, Any]) -> int:
         return int(chunk.get("type") == "message_stop")
@@ -219,10 +233,10 @@ def dialect_of(path: str) -> Dialect:
     return _OTHERS.get(path, _OPENAI)
 
 
-def _with_plan(raw: bytes, plan: Plan) -> bytes:
+def _with_plan(raw: bytes, plan: Plan, keys: Collection[str] | None) -> bytes:
     """`custom_params` of the object `raw`, with the plan in it."""
     ours = _wire_plan(plan)
-    return splice_inside(raw, "custom_params", ours.keys(), ours)
+    return splice_inside(raw, "custom_params", ours.keys(), ours, keys)
 
 
 @lru_cache(maxsize=256)
@@ -230,10 +244,10 @@ def _wire_plan(plan: Plan) -> dict[str, bytes]:
     return {"outrider": orjson.dumps(plan.to_wire())}
 
 
-def _spliced(raw: bytes, add: Mapping[str, bytes], model: str | None) -> bytes:
+def _spliced(raw: bytes, add: Mapping[str, bytes], model: str | None, keys: Collection[str] | None) -> bytes:
     """Our members in place of the client's; `model` sets it, None leaves it."""
     named = add if model is None else {**add, "model": orjson.dumps(model)}
-    return splice(raw, {"outrider", *named}, named)
+    return splice(raw, {"outrider", *named}, named, keys)
 
 
 def _meta(chunk: Mapping[str, Any]) -> Mapping[str, Any]:

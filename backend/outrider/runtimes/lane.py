@@ -36,6 +36,7 @@ class Lane:
         """Why the lane is not ready; None when it is."""
         self.models: tuple[ModelCard, ...] = ()
         """Known since the lane was first ready, and kept while it restarts."""
+        self._model_ids: frozenset[str] = frozenset()
         self.abilities = Abilities()
         """By its own word, as of when it was last ready."""
         self.ability = self.unplanned_ability = lane_ability(name, self.abilities)
@@ -87,7 +88,7 @@ class Lane:
 
     def serves(self, model: str) -> bool:
         """Whether it has a model of that name."""
-        return any(card.id == model for card in self.models)
+        return model in self._model_ids
 
     def starts(self, url: str) -> None:
         """A server was launched at `url`; it is not ready yet."""
@@ -96,7 +97,7 @@ class Lane:
 
     def becomes_ready(self, models: Sequence[ModelCard], abilities: Abilities | None = None) -> None:
         """The server answered that it can serve these models, and what it can do; None when it did not say."""
-        self.models = tuple(models)
+        self.models, self._model_ids = tuple(models), frozenset(card.id for card in models)
         found = abilities or Abilities()
         if found != self.abilities:
             self.abilities, self.ability = found, lane_ability(self.name, found)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +12,7 @@ import orjson
 
 from outrider.core import SpecStats
 from outrider.errors import APIError, LaneFailed, from_wire
+from outrider.retry_after import retry_after_s
 
 #: Where speculation is counted, inside `sglext`.
 DETAILS = "spec_tokens_details"
@@ -41,13 +44,21 @@ def read_answers(data: bytes) -> list[dict[str, Any]]:
     return list(values)
 
 
-def error_of_response(status: int, raw: bytes) -> APIError:
-    """The error that a body with a 4xx or 5xx status states, in any of SGLang's shapes or none.
+def error_of_response(status: int, raw: bytes, headers: Mapping[str, str] | None = None) -> APIError:
+    """The error that a body with a 4xx or 5xx status states, in any of SGLang's shapes or none, and the pause that
+    its headers ask for.
 
     Any other status breaks the protocol: LaneFailed.
     """
     if status < 400:
         return LaneFailed(f"the lane answered HTTP {status} where 200 was due")
+    error = _error_of_body(status, raw)
+    pause_s = retry_after_s(headers or {}, now_s=time.time())
+    error.retry_after_s = None if pause_s is None or math.isinf(pause_s) else pause_s
+    return error
+
+
+def _error_of_body(status: int, raw: bytes) -> APIError:
     default = f"the lane answered HTTP {status}"
     try:
         value = orjson.loads(raw)

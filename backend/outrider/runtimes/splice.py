@@ -17,18 +17,21 @@ for _ in range(10):
 _VALUE = rb"\s*+(?:" + _STRING + rb"|" + _NESTED + rb"|[^\s,\[\]{}]++)?+\s*+"
 _MEMBER = re.compile(rb"\s*+(" + _STRING + rb")\s*+:(" + _VALUE + rb")", re.DOTALL)
 _BRACKET = re.compile(rb"(?:" + _FLAT + rb")*+([\[\]{}])\s*+", re.DOTALL)
-_OPEN, _END = b"{[", b",}"
+_OPEN, _END, _SPACES = b"{[", b",}", b" \t\n\r"
 
 #: Key, and where the member begins, its value begins and both end, with the white space around them.
 _Member = tuple[str, int, int, int]
 
 
-def splice(raw: bytes, remove: Collection[str], add: Mapping[str, bytes]) -> bytes:
+def splice(
+    raw: bytes, remove: Collection[str], add: Mapping[str, bytes], keys: Collection[str] | None = None
+) -> bytes:
     """Drop every member whose key is in `remove`, however it is spelled, then append `add` (values are JSON).
 
-    `raw` must be a valid JSON object. A key of `add` that `raw` has and `remove` does not name stands twice.
+    `raw` must be a valid JSON object. A key of `add` that `raw` has and `remove` does not name stands twice. `keys`
+    are all that `raw` has, and may be more; where they are not known, `raw` is searched, as long as it may be.
     """
-    if _may_hold(raw, remove):
+    if _may_hold(raw, remove, keys):
         cut = _cut_last(raw, [key for key in remove if _quoted(key) in raw])
         if cut is not None:
             return _append(cut, add)
@@ -56,38 +59,50 @@ def _cut_last(raw: bytes, present: list[str]) -> bytes | None:
     return raw[:at] + raw[-1:]
 
 
-def value_of(raw: bytes, key: str) -> bytes | None:
-    """The bytes of the value at `key`, the last one when it stands twice, as parsers take it; None when absent."""
-    if not _may_hold(raw, (key,)):
+def value_of(raw: bytes, key: str, keys: Collection[str] | None = None) -> bytes | None:
+    """The bytes of the value at `key`, the last one when it stands twice, as parsers take it; None when absent.
+
+    `keys` as for `splice`.
+    """
+    if not _may_hold(raw, (key,), keys):
         return None
     values = [raw[at:end] for name, _, at, end in _members(raw) if name == key]
     return values[-1].strip() if values else None
 
 
-def splice_inside(raw: bytes, key: str, remove: Collection[str], add: Mapping[str, bytes]) -> bytes:
-    """The value at `key`, edited by `splice`; an object of `add` alone when it is absent or not an object."""
-    value = value_of(raw, key)
+def splice_inside(
+    raw: bytes, key: str, remove: Collection[str], add: Mapping[str, bytes], keys: Collection[str] | None = None
+) -> bytes:
+    """The value at `key`, edited by `splice`; an object of `add` alone when it is absent or not an object.
+
+    `keys` as for `splice`.
+    """
+    value = value_of(raw, key, keys)
     return splice(value, remove, add) if value and value.startswith(b"{") else b"{" + _joined(add) + b"}"
 
 
 def _append(raw: bytes, add: Mapping[str, bytes]) -> bytes:
     if not add:
         return raw
-    end = raw.rindex(b"}")
-    before = raw[:end]
-    return before + (b"" if before.rstrip().endswith(b"{") else b",") + _joined(add) + raw[end:]
+    last = end = raw.rindex(b"}")
+    while raw[last - 1] in _SPACES:
+        last -= 1
+    # Joined, since every sum would copy the body once more.
+    return b"".join((raw[:end], b"" if raw[last - 1] in _OPEN else b",", _joined(add), raw[end:]))
 
 
 def _joined(add: Mapping[str, bytes]) -> bytes:
     return b",".join([_quoted(key) + b":" + value for key, value in add.items()])
 
 
-def _may_hold(raw: bytes, keys: Collection[str]) -> bool:
+def _may_hold(raw: bytes, wanted: Collection[str], keys: Collection[str] | None) -> bool:
     """False is certain. A key can only be spelled in another way with an escape: `\\u0041` or `\\/`."""
-    for key in keys:
+    if keys is not None:
+        return any([key in keys for key in wanted])
+    for key in wanted:
         if _quoted(key) in raw:
             return True
-    return bool(keys) and _is_escaped(raw)
+    return bool(wanted) and _is_escaped(raw)
 
 
 def _is_escaped(raw: bytes) -> bool:

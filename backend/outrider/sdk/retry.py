@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import email.utils
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outrider.errors import OutriderError
+from outrider.retry_after import retry_after_s
 
 #: A server may ask for a longer pause, but then the caller should decide.
 MAX_RETRY_AFTER_S = 120.0
@@ -26,21 +26,6 @@ class Refusal:
     headers: Mapping[str, str] = field(default_factory=dict)
     can_double: bool = False
     """The request may have had its effect, and would have it twice if it were sent again."""
-
-
-def retry_after_s(headers: Mapping[str, str], *, now_s: float) -> float | None:
-    """The pause that the server asks for; None when it says nothing usable. `now_s` is `time.time()`."""
-    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        try:
-            pause_s = float(headers[name]) * scale
-        except (KeyError, ValueError):
-            continue
-        return pause_s if pause_s > 0 else None
-    try:
-        date_s = email.utils.parsedate_to_datetime(headers["retry-after"]).timestamp()
-    except (KeyError, ValueError, OverflowError, OSError):
-        return None
-    return date_s - now_s if date_s > now_s else None
 
 
 def retry_delay_s(refusal: Refusal, num_retries: int, *, now_s: float, chance: float) -> float | None:

@@ -15,9 +15,10 @@ import aiohttp
 import orjson
 
 from outrider.errors import APIError, ConnectionFailed, ConnectionTimeout, ModelNotFound, from_wire
+from outrider.retry_after import retry_after_s
 from outrider.sdk.options import Options
 from outrider.sdk.results import Head, RawResponse, parsed
-from outrider.sdk.retry import Refusal, retry_after_s, retry_delay_s
+from outrider.sdk.retry import Refusal, retry_delay_s
 from outrider.sdk.source import EventSource
 from outrider.sdk.wire import Model, ModelList
 from outrider.version import __version__

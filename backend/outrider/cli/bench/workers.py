@@ -61,6 +61,12 @@ class Round:
         """Seconds of processor time that a request takes in the gateway."""
         return self.gateway_s / self.num_done
 
+    def most_per_second(self, num_cores: int) -> float:
+        """What so many cores would do at the same processor time a request, were nothing else on them: a worker runs
+        on one of them at a time, and lanes and client need theirs."""
+        total_s = self.gateway_s + self.lanes_s + self.client_s
+        return self.num_done / max(self.gateway_s / self.num_workers, total_s / num_cores)
+
 
 class _Bench:
     """A gateway, lanes and this client, asked for a while."""
@@ -148,7 +154,11 @@ def worker_aims(seen: Sequence[Round], num_cores: int) -> list[Aim]:
     by_clock = at_least(f"requests/s, {num} workers / one process", median(speeds), wanted)
     busy = median([each.machine_s / each.seconds for each in together if each.num_workers == num])
     if not by_clock.is_met and busy > _FULL * num_cores:
-        why = f"{busy:.2f} of {num_cores} cores were busy: there was none for another worker"
+        allowed = median([b.most_per_second(num_cores) / a.most_per_second(num_cores) for a, b in _pairs(together)])
+        why = (
+            f"cores are the limit, not workers: {busy:.2f} of {num_cores} are busy, and with lanes and client beside "
+            f"the gateway they allow {allowed:.2f} at most"
+        )
         by_clock = Aim(by_clock.aim, by_clock.wanted, by_clock.figure, None, why=why)
     costs = [b.gateway_per_request_s / a.gateway_per_request_s for a, b in _pairs(alone)]
     what = f"{num} x requests per CPU second, one of {num} workers asked / one process"
