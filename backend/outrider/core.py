@@ -162,10 +162,8 @@ class LaneLoad:
     num_running: int
     num_waiting: int
     max_running: int
-    read_at_s: float
-    """`time.monotonic()` of the reading."""
-    token_usage: float | None = None
-    """Share of the key/value cache that is in use, 0..1."""
+    read_at_s: float  # of `time.monotonic()`
+    token_usage: float | None = None  # share of the key/value cache that is in use, 0..1
     tokens_per_s: float | None = None
 
     @property
