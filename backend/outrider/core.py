@@ -78,8 +78,8 @@ class WirePlan(BaseModel):
 
     drafter: str
     k: int
-    learn: bool = True
-    """False where the workload keeps `suffix` to the request's own text."""
+    learn: bool = Field(default=True, repr=False)
+    """False where the workload keeps look-ups to the request's own text."""
 
 
 class Observed(BaseModel):

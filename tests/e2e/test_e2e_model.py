@@ -37,12 +37,12 @@ async def client(gateway: Gateway) -> AsyncIterator[AsyncClient]:
 
 
 async def test_a_quote_is_speculated_and_its_text_is_the_plain_one(client: AsyncClient) -> None:
-    """The policy picks the n-gram drafter by itself; drafts are accepted; the text is what `off` writes."""
+    """The policy picks a look-up by itself; drafts are accepted; the text is what `off` writes."""
     prompt = PROMPTS["quote-water"]
     decided = await client.chat(prompt.messages, temperature=0, max_tokens=64)
     plain = await client.chat(prompt.messages, temperature=0, max_tokens=64, off=True)
     assert decided.text == plain.text
-    assert decided.report.task == "quote" and decided.report.effective.drafter == "ngram"
+    assert decided.report.task == "quote" and decided.report.effective.drafter == "suffix"
     observed = decided.report.observed
     assert observed.num_accepted > 10 and observed.accept_length > 2
     assert sum(observed.accepted_histogram) == observed.num_verify_steps

@@ -10,7 +10,13 @@ from outrider.policy.plan import PLAN_OFF, Plan
 
 def test_wire_form_round_trips() -> None:
     """What `to_wire` writes, `from_wire` reads."""
-    for plan in (PLAN_OFF, Plan("ngram", 1), Plan("ngram", MAX_K), Plan("suffix", 4, learn=False)):
+    for plan in (
+        PLAN_OFF,
+        Plan("ngram", 1),
+        Plan("ngram", MAX_K),
+        Plan("suffix", 4, learn=False),
+        Plan("hybrid", 4, learn=False),
+    ):
         assert Plan.from_wire(plan.to_wire()) == plan
 
 
@@ -31,7 +37,7 @@ def test_impossible_plans_are_refused(drafter: str, k: int) -> None:
         ({"drafter": "ngram", "k": True}, "k must"),
         ({"drafter": "ngram", "k": 2, "tree": 1}, "tree"),
         ({"drafter": "suffix", "k": 2, "learn": 0}, "learn must"),
-        ({"drafter": "ngram", "k": 2, "learn": False}, "learn is of suffix alone"),
+        ({"drafter": "ngram", "k": 2, "learn": False}, "learn is of suffix and hybrid alone"),
         ({}, "drafter"),
     ],
 )

@@ -10,6 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from outrider.core import MAX_K, Drafter, LaneAbility, Task
+from outrider.policy.plan import LEARNERS
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -57,8 +58,8 @@ class DrafterLimits(_Model):
     prior: Share | None = None
     """the expected acceptance of the first draft at temperature 0, before anything is learnt"""
     learn: bool = True
-    """for `suffix` only: whether it drafts from earlier answers of the same tenant and `cache_salt`, and keeps this
-    one; without a salt it never does"""
+    """for `suffix` and `hybrid` only: whether it drafts from earlier answers of the same tenant and `cache_salt`, and
+    keeps this one; without a salt it never does"""
 
     @model_validator(mode="after")
     def _ordered(self) -> DrafterLimits:
@@ -172,8 +173,9 @@ Location = tuple[str | int, ...]
 def contradictions(policy: WorkloadPolicy) -> Iterator[tuple[Location, str]]:
     """Where a valid file cannot mean what it says, as a location and a message."""
     for drafter, limits in policy.drafters.items():
-        if drafter != "suffix" and not limits.learn:
-            yield ("drafters", drafter, "learn"), "expected none: only suffix learns from earlier answers"
+        if drafter not in LEARNERS and not limits.learn:
+            names = " and ".join(LEARNERS)
+            yield ("drafters", drafter, "learn"), f"expected none: only {names} learn from earlier answers"
     yield from _bands("temperature", policy.temperature)
     yield from _bands("load", policy.load)
     if policy.trial is not None and policy.trial.workload == policy.workload:

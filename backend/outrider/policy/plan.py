@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from outrider.core import DRAFTERS, MAX_K, OFF
 
+#: Drafters that look up in earlier answers.
+LEARNERS = ("suffix", "hybrid")
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -15,7 +18,7 @@ class Plan:
     drafter: str
     k: int
     learn: bool = True
-    """Whether `suffix` drafts from earlier answers of the same salt and keeps this one for later ones."""
+    """Whether it drafts from earlier answers of the same salt and keeps this one for later ones: of `LEARNERS`."""
 
     def __post_init__(self) -> None:
         if self.drafter != OFF and self.drafter not in DRAFTERS:
@@ -24,8 +27,8 @@ class Plan:
             raise ValueError(f"k must be between 0 and {MAX_K}, not {self.k}")
         if (self.k == 0) != (self.drafter == OFF):
             raise ValueError(f"k is 0 exactly when the drafter is {OFF!r}, not k={self.k} with {self.drafter!r}")
-        if not self.learn and self.drafter != "suffix":
-            raise ValueError(f"learn is of suffix alone, not of {self.drafter!r}")
+        if not self.learn and self.drafter not in LEARNERS:
+            raise ValueError(f"learn is of {' and '.join(LEARNERS)} alone, not of {self.drafter!r}")
 
     @property
     def is_off(self) -> bool:
