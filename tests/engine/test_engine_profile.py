@@ -39,7 +39,7 @@ PROMPT = (0, 1, 2, 3, 0, 1)
 
 def test_a_profile_fills_the_table_and_leaves_nothing_behind(toy_folder: Path, tmp_path: Path) -> None:
     """All cells are positive, every drafter that can run is timed, and the engine is idle afterwards."""
-    engine = Engine(toy_folder, EngineLimits(max_total_tokens=8192))
+    engine = Engine(toy_folder, EngineLimits(max_total_tokens=16384))
     seen: list[float] = []
     table = profile(engine, toy_folder, lambda what, fraction: seen.append(fraction))
     assert len(table.round_s) == len(NUM_SEQUENCES) and len(table.round_s[0]) == len(WIDTHS)

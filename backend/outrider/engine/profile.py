@@ -26,7 +26,8 @@ from outrider.speculation.proposal import PointMass
 from outrider.speculation.target import SamplingLaw
 from outrider.version import __version__
 
-NUM_SEQUENCES = (1, 2, 4, 8)
+#: Up to as many as an engine runs by default: beyond the last one costs are guessed from it, and rows go in tiles.
+NUM_SEQUENCES = (1, 2, 4, 8, 16)
 WIDTHS = (1, 2, 3, 4, 6, 9, 13, 17)
 CONTEXTS = (64, 640)
 #: Rounds per cell; the median counts.
@@ -59,7 +60,7 @@ class _FixedDrafter:
 
 
 def profile(engine: Engine, folder: Path, progress: Progress = lambda what, fraction: None) -> CostTable:
-    """Measure all cells; takes about a minute for a model of 135 M parameters on two cores. ModelError when the
+    """Measure all cells; takes about two minutes for a model of 135 M parameters on two cores. ModelError when the
     context is too short, or a drafter fails: what it cost would say nothing."""
     cells: dict[tuple[int, int], list[float]] = {}
     contexts = tuple(context for context in CONTEXTS if context + _MAX_NEW <= engine.context_length)
