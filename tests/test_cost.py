@@ -9,18 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from outrider.cost import CostTable
+from outrider.cost import VERSION, CostTable
 
 
 def table(**changes: Any) -> CostTable:
     fields: dict[str, Any] = {
-        "version": 1,
+        "version": VERSION,
         "key": {"cpu": "x"},
         "num_sequences": (1, 4),
         "widths": (1, 6),
         "contexts": (100, 1100),
         "round_s": [[[10, 20], [15, 25]], [[20, 60], [80, 120]]],
-        "draft_s": {"ngram": 1e-5},
         "bytes_per_token": 46080,
         "weight_bytes": 269_000_000,
         "read_s": 0.013,
@@ -91,7 +90,7 @@ def test_the_json_form_comes_back() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 2}, "version"),
+        ({"version": VERSION + 1}, "version"),
         ({"widths": (6, 1)}, "widths must ascend"),
         ({"round_s": [[[1, 2]]]}, "shape"),
         ({"round_s": [[[10, 20], [15, 25]], [[0, 60], [80, 120]]]}, "greater than 0"),

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 #: Layout of the JSON form.
-VERSION = 1
+VERSION = 2
 #: Draft tokens of the proposals that are timed.
 DRAFTED = 4
 #: Draft steps of a proposal at most where heads draft trees: of more nodes a tree gets broader and not deeper.
@@ -26,7 +26,6 @@ DRAWN_FROM = 0.6
 
 #: How far beyond the last point of an axis its last slope is followed, in lengths of its last interval.
 _FAR = 1e4
-_BY_DRAFTER = ("draft_s", "drafters")
 Axis = Annotated[tuple[int, ...], Field(min_length=1)]
 
 
@@ -66,10 +65,8 @@ class CostTable(BaseModel):
     contexts: Axis
     round_s: tuple[tuple[tuple[Annotated[float, Field(gt=0)], ...], ...], ...]
     """As measured. Noise may let it fall along an axis; what `at` gives never does."""
-    draft_s: dict[str, float]
-    """Seconds of one proposal of `DRAFTED` tokens, by drafter."""
     drafters: dict[str, DraftCost] = {}
-    """The same by draft step, with whole rounds and memory."""
+    """By drafter; of one that is missing nothing was measured."""
     bytes_per_token: int
     """Memory of one cached position."""
     weight_bytes: int
@@ -94,8 +91,7 @@ class CostTable(BaseModel):
     def with_drafters(self, digests: Mapping[str, str]) -> CostTable:
         """Without the costs of drafters that were measured with something else than these digests stand for."""
         others = {name for name, cost in self.drafters.items() if cost.digest != digests.get(name, "")}
-        parts = {name: {k: v for k, v in getattr(self, name).items() if k not in others} for name in _BY_DRAFTER}
-        return self.model_copy(update=parts)
+        return self.model_copy(update={"drafters": {k: v for k, v in self.drafters.items() if k not in others}})
 
     @cached_property
     def _axes(self) -> tuple[tuple[float, ...], ...]:

@@ -15,7 +15,7 @@ from outrider.cli.bench.ours import EngineArm
 from outrider.cli.bench.same_text import compared
 from outrider.cli.bench.samples import SETTING_OFF, Case, Setting
 from outrider.cli.bench.visits import POLICY
-from outrider.cost import CostTable
+from outrider.cost import VERSION, CostTable
 
 CASES = (
     Case("a", "quote", "Quote this: ABCDABCDAB", 0.0, 24),
@@ -69,8 +69,8 @@ def test_useless_drafts_are_never_accepted(ours: EngineArm) -> None:
 
 def test_fixed_settings_verify_what_they_are_set_to(toy_folder: Path) -> None:
     """By a table in which no draft pays, the policy's queue leaves all out, and theirs none unless it is asked to."""
-    flat = {"key": {}, "num_sequences": (1,), "widths": (1, 17), "contexts": (64,), "draft_s": {}, "read_s": 1.0}
-    dear = CostTable(version=1, round_s=(((1.0,), (1000.0,)),), bytes_per_token=1, weight_bytes=1, **flat)
+    flat = {"key": {}, "num_sequences": (1,), "widths": (1, 17), "contexts": (64,), "read_s": 1.0}
+    dear = CostTable(version=VERSION, round_s=(((1.0,), (1000.0,)),), bytes_per_token=1, weight_bytes=1, **flat)
     ours, setting = EngineArm(toy_folder, cost=dear), Setting("ngram", 4)
     turn = Turn(Cell("quote", 1), 0, (setting,), CASES[:1])
     (asked,), (trimmed,) = (ClosedLoop(ours, trims_fixed=trims).run(turn) for trims in (False, True))

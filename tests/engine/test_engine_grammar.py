@@ -16,7 +16,7 @@ import torch
 from scipy import stats
 
 from markov import ALPHABET, EOS, VOCAB, chain_law, write_ending_checkpoint
-from outrider.cost import CostTable
+from outrider.cost import VERSION, CostTable
 from outrider.engine.drafters.guarded import GuardedDrafter
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.grammar import GrammarCompiler
@@ -230,7 +230,7 @@ class _DrawingDrafter:
 def test_the_cut_of_a_drawn_chain_does_not_look_at_its_tokens(toy: Path, chain: np.ndarray) -> None:
     """Where two drafts pay and one does not, a misfit in the first must not decide that nothing is verified."""
     cost = CostTable(
-        version=1, key={}, num_sequences=(1,), widths=(1, 2, 3), contexts=(1,), draft_s={},
+        version=VERSION, key={}, num_sequences=(1,), widths=(1, 2, 3), contexts=(1,),
         round_s=(((1.0,), (1.9,), (1.9,)),), bytes_per_token=1, weight_bytes=1, read_s=1.0,
     )  # fmt: skip
     engine = Engine(toy, EngineLimits(max_running=1, context_length=64), cost=cost)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.cost import CostTable
+from outrider.cost import VERSION, CostTable
 from outrider.engine.drafters.layer_skip import LayerSet, Trial
 from outrider.engine.engine import Engine, EngineLimits
 from outrider.engine.sequence import GenerateRequest
@@ -19,7 +19,7 @@ from random_llama import write_random_llama
 def flat_table(row_s: float = 0.0) -> CostTable:
     """A round takes a second, and `row_s` more for every row beyond the first."""
     return CostTable(
-        version=1, key={"cpu": "x"}, num_sequences=(1,), widths=(1, 9), contexts=(1,), draft_s={},
+        version=VERSION, key={"cpu": "x"}, num_sequences=(1,), widths=(1, 9), contexts=(1,),
         round_s=(((1.0,), (1.0 + 8 * row_s,)),), bytes_per_token=1, weight_bytes=1, read_s=1.0,
     )  # fmt: skip
 

@@ -8,18 +8,22 @@ import pytest
 from policy_world import EMBEDDED, decide, features, lane, only, toy_cost, view
 
 from outrider.core import DrafterAbility, LaneAbility, LaneLoad, LaneView
-from outrider.cost import ClosedCost, CostTable
+from outrider.cost import VERSION, ClosedCost, CostTable
 from outrider.policy.rounds import Occupancy, Rounds, occupancy
 
 TABLE = CostTable.model_validate(
     {
-        "version": 1,
+        "version": VERSION,
         "key": {"cpu": "x"},
         "num_sequences": (1, 4),
         "widths": (1, 17),
         "contexts": (100, 1100),
         "round_s": [[[0.010, 0.020], [0.026, 0.036]], [[0.020, 0.060], [0.084, 0.124]]],
-        "draft_s": {"ngram": 0.001, "draft_model": 0.008, "eagle2": 0.008},
+        "drafters": {
+            "ngram": {"first_s": 0.001, "step_s": 0.0, "round_s": 1.0},
+            "draft_model": {"first_s": 0.002, "step_s": 0.002, "round_s": 1.0},
+            "eagle2": {"first_s": 0.003, "step_s": 0.002, "round_s": 1.0},
+        },
         "bytes_per_token": 1,
         "weight_bytes": 1,
         "read_s": 1.0,
@@ -63,11 +67,11 @@ def test_tables_give_rounds_and_proposals() -> None:
     assert rounds.forwards(ability, 1, 100)[0] == pytest.approx(0.010)
     assert rounds.forwards(ability, 1, 100)[4] == pytest.approx(0.014)
     assert rounds.forwards(ability, 4, 1100)[0] == pytest.approx(0.060)
-    assert rounds.draft_s(ability, "ngram", 2) == pytest.approx(0.002)
-    assert rounds.draft_s(ability, "draft_model", 2) == pytest.approx(0.004)
+    assert rounds.draft_s(ability, "ngram", 2) == pytest.approx((0.002, 0.0))
+    assert rounds.draft_s(ability, "draft_model", 2) == pytest.approx((0.004, 0.004))
     tree, chain = (rounds.round_s(ability, "eagle2", (1, 100), 1.0, depth) for depth in (6, 16))
-    assert [tree[k] for k in (4, 12)] == pytest.approx([0.014 + 4 * 0.002, 0.022 + 6 * 0.002])
-    assert [chain[k] for k in (4, 12)] == pytest.approx([0.014 + 4 * 0.002, 0.022 + 12 * 0.002])
+    assert [tree[k] for k in (4, 12)] == pytest.approx([0.014 + 0.003 + 3 * 0.002, 0.022 + 0.003 + 5 * 0.002])
+    assert [chain[k] for k in (4, 12)] == pytest.approx([0.014 + 0.003 + 3 * 0.002, 0.022 + 0.003 + 11 * 0.002])
     assert rounds.round_s(ability, "draft_model", (1, 100), 1.0)[4] == pytest.approx(0.014 + 0.008)
     assert rounds.round_s(ability, "ngram", (1, 100), 0.5)[4] == pytest.approx(0.012 + 0.001)
 

@@ -216,7 +216,7 @@ def test_what_is_not_served_is_known():
 def test_a_lanes_own_cost_table_is_taken():
     """And one that is no table makes the lane unusable rather than wrong."""
     table = CostTable(
-        version=VERSION, key={}, num_sequences=(1,), widths=(1,), contexts=(1,), round_s=(((0.5,),),), draft_s={},
+        version=VERSION, key={}, num_sequences=(1,), widths=(1,), contexts=(1,), round_s=(((0.5,),),),
         bytes_per_token=1, weight_bytes=1, read_s=0.1,
     )  # fmt: skip
     own = {"drafters": [], "max_k": 4, "cost": table.model_dump(mode="json")}

@@ -87,7 +87,6 @@ def profile(engine: Engine, folder: Path, progress: Progress = lambda what, frac
             tuple(tuple(cells[count, context][w] for context in contexts) for w in range(len(WIDTHS)))
             for count in NUM_SEQUENCES
         ),
-        draft_s={name: cost.first_s + (DRAFTED - 1) * cost.step_s for name, cost in drafters.items()},
         drafters=drafters,
         bytes_per_token=engine.model.cache_bytes_per_token,
         weight_bytes=weight_bytes,
@@ -98,9 +97,7 @@ def profile(engine: Engine, folder: Path, progress: Progress = lambda what, frac
 
 def with_drafter(engine: Engine, table: CostTable, name: str) -> CostTable:
     """The table with this drafter measured anew, as after a change of what it drafts with."""
-    cost = _draft_cost(engine, name)
-    seconds = table.draft_s | {name: cost.first_s + (DRAFTED - 1) * cost.step_s}
-    return table.model_copy(update={"drafters": table.drafters | {name: cost}, "draft_s": seconds})
+    return table.model_copy(update={"drafters": table.drafters | {name: _draft_cost(engine, name)}})
 
 
 def _rounds(engine: Engine, count: int, context: int) -> list[float]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from outrider.core import MAX_K, OFF, LaneAbility
-from outrider.cost import DRAFTED, ClosedCost, CostTable
+from outrider.cost import ClosedCost, CostTable
 
 #: Cost of one draft step in plain steps, where no table says; of a look-up it is one proposal, whatever k is.
 _DRAFT_STEPS = {
@@ -140,19 +140,22 @@ class Rounds:
 
     def plain_s(self, ability: LaneAbility, num_running: int, context: int) -> float:
         """Seconds of a round whose drafts, where the lane cannot but make some, nobody takes."""
-        steps = sum(one.min_num_steps * self.draft_s(ability, one.drafter, num_running) for one in ability.drafters)
-        return self.forwards(ability, num_running, context)[0] + steps
+        always = [(one.min_num_steps, *self.draft_s(ability, one.drafter, num_running)) for one in ability.drafters]
+        drafts_s = sum(first_s + (num - 1) * step_s for num, first_s, step_s in always if num)
+        return self.forwards(ability, num_running, context)[0] + drafts_s
 
-    def draft_s(self, ability: LaneAbility, drafter: str, num_running: int) -> float:
-        """Seconds that one draft step of the round's proposals takes."""
+    def draft_s(self, ability: LaneAbility, drafter: str, num_running: int) -> tuple[float, float]:
+        """Seconds that the first draft step of the round's proposals takes, and each further one."""
         cost = ability.cost
-        if isinstance(cost, CostTable) and drafter in cost.draft_s:
-            return num_running * cost.draft_s[drafter] / (1 if drafter in _AT_ONCE else DRAFTED)
+        if isinstance(cost, CostTable) and (one := cost.drafters.get(drafter)) is not None:
+            return num_running * one.first_s, num_running * one.step_s
         if isinstance(cost, ClosedCost) and drafter in cost.draft_steps_each:
-            return num_running * cost.draft_steps_each[drafter] * cost.step_s
-        plain_s = cost.at(num_running, num_running, 0)
-        own = cost.draft_steps if isinstance(cost, ClosedCost) else {}
-        return plain_s * own.get(drafter, _DRAFT_STEPS.get(drafter, _USUAL_DRAFT))
+            step_s = num_running * cost.draft_steps_each[drafter] * cost.step_s
+        else:
+            own = cost.draft_steps if isinstance(cost, ClosedCost) else {}
+            usual = own.get(drafter, _DRAFT_STEPS.get(drafter, _USUAL_DRAFT))
+            step_s = cost.at(num_running, num_running, 0) * usual
+        return step_s, step_s
 
     def round_s(
         self, ability: LaneAbility, drafter: str, scene: tuple[int, int], fill: float, depth: int = MAX_K
@@ -173,10 +176,11 @@ class Rounds:
     ) -> Iterator[float]:
         forwards = self.forwards(ability, *scene)
         yield self.plain_s(ability, *scene)
-        step_s = self.draft_s(ability, drafter, scene[0])
+        first_s, step_s = self.draft_s(ability, drafter, scene[0])
         least = next((one.min_num_steps for one in ability.drafters if one.drafter == drafter), 0)
         for k in range(1, MAX_K + 1):
-            yield (1 - fill) * forwards[0] + fill * forwards[k] + step_s * max(min(k, depth), least)
+            drafts_s = first_s + (max(min(k, depth), least) - 1) * step_s
+            yield (1 - fill) * forwards[0] + fill * forwards[k] + drafts_s
 
     def correction(self, lane: str, drafter: str = OFF, batch: int = 1) -> float:
         """What predictions for this drafter on this lane in such a batch are multiplied by."""
