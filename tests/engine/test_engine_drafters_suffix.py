@@ -70,18 +70,23 @@ tokens = st.lists(st.integers(0, 2), max_size=16)
 def test_proposals_have_the_best_expected_length(
     prompt: list[int], answer: list[int], earlier: list[list[int]], k: int
 ) -> None:
-    """The tree is that of the best match over the own text and the earlier answers of the key."""
+    """The tree is that of the best match over the own text and the earlier answers of the key, whatever became of
+    earlier trees; that is told by its chances, of which none is above its parent's."""
     store = SuffixStore()
     for text in earlier:
         store.add("key", text)
     drafter = SuffixDrafter(prompt, store, "key")
     for token in answer:
+        drafter.propose(k)
         drafter.observe(token)
     text = prompt + answer
     tree = drafter.propose(k)
     assert paths_of(tree.token_ids, tree.parents) == obvious_best([[text], earlier], text, k)
     is_chain = tree.parents == tuple(range(-1, len(tree) - 1))
     assert isinstance(tree, PointMass) is is_chain
+    assert tree.chances is not None
+    above = [1.0, *tree.chances]
+    assert all(0 < chance < above[parent + 1] for chance, parent in zip(tree.chances, tree.parents, strict=True))
 
 
 def test_a_longer_match_may_propose_more() -> None:

@@ -10,7 +10,7 @@ from outrider.cost import CostTable
 from outrider.engine.cache_pool import CachePool
 from outrider.engine.sequence import Finish, Sequence, SequenceState
 from outrider.engine.trim import trim
-from outrider.speculation.proposal import NO_DRAFT, Proposal, TopKTree
+from outrider.speculation.proposal import NO_DRAFT, PointMass, Proposal, TopKTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class Scheduler:
         shapes = [proposal.parents for proposal in drafts]
         acceptance = [
             proposal.chances
-            if isinstance(proposal, TopKTree) and proposal.chances is not None
+            if isinstance(proposal, PointMass | TopKTree) and proposal.chances is not None
             else sequence.acceptance
             for sequence, proposal in zip(decoding, drafts, strict=True)
         ]

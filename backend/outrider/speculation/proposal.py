@@ -57,6 +57,11 @@ class _Tree:
         return tuple(place[self.parents[node]] for node in nodes)
 
 
+def _check_chances(chances: tuple[float, ...] | None, num_tokens: int) -> None:
+    if chances is not None and len(chances) != num_tokens:
+        raise ValueError(f"{num_tokens} tokens need as many chances, not {len(chances)}")
+
+
 @dataclass(frozen=True, slots=True)
 class PointMass(_Chain):
     """A chain of tokens that the prefix determines: given it, each draft law is a point mass at its token.
@@ -65,11 +70,19 @@ class PointMass(_Chain):
     """
 
     token_ids: tuple[int, ...]
+    chances: tuple[float, ...] | None = None
+    """The drafter's own estimate of how likely each token is accepted, if it has one; never above the one before."""
+
+    def __post_init__(self) -> None:
+        _check_chances(self.chances, len(self))
 
     def only(self, nodes: Sequence[int]) -> PointMass:
         """The beginning that these nodes are."""
         self._check_prefix(nodes)
-        return self if len(nodes) == len(self) else PointMass(self.token_ids[: len(nodes)])
+        count = len(nodes)
+        if count == len(self):
+            return self
+        return PointMass(self.token_ids[:count], None if self.chances is None else self.chances[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +96,7 @@ class TopKTree(_Tree):
 
     def __post_init__(self) -> None:
         self._check_parents()
-        if self.chances is not None and len(self.chances) != len(self.token_ids):
-            raise ValueError(f"{len(self.token_ids)} tokens need as many chances, not {len(self.chances)}")
+        _check_chances(self.chances, len(self))
 
     def only(self, nodes: Sequence[int]) -> TopKTree:
         """These nodes, ascending and with every ancestor."""

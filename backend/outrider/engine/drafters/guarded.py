@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from outrider.engine.drafters import Drafter, FeatureDrafter
-from outrider.speculation.proposal import NO_DRAFT, Proposal, SampledChain, SampledTree, TopKTree
+from outrider.speculation.proposal import NO_DRAFT, Proposal, SampledChain, SampledTree
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class GuardedDrafter:
             raise ValueError(f"not at most {k} tokens below {self._vocab_size}: {proposal.token_ids}")
         if isinstance(proposal, SampledChain | SampledTree):
             _check_laws(proposal, self._vocab_size)
-        elif isinstance(proposal, TopKTree) and proposal.chances is not None:
+        elif proposal.chances is not None:
             above = [1.0 if parent < 0 else proposal.chances[parent] for parent in proposal.parents]
             if not all(0.0 <= chance <= most for chance, most in zip(proposal.chances, above, strict=True)):
                 raise ValueError(f"a node's chance lies between 0 and its parent's: {proposal.chances}")

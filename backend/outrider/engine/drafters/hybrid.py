@@ -55,7 +55,7 @@ class HybridDrafter:
             if len(proposal):
                 self._num_observed = 0
                 return proposal
-        return TopKTree(found.token_ids, found.parents)
+        return TopKTree(found.token_ids, found.parents, found.chances)
 
     def free(self) -> None:
         """See `Drafter`."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
+from operator import mul
 
 from outrider.speculation.proposal import NO_DRAFT, PointMass
+from outrider.suffixes import Doubt, Growth
 
 #: A single shared token says too little; a pair is where look-up starts.
 MIN_MATCH = 2
@@ -27,11 +30,13 @@ class NgramDrafter:
         self._tokens: list[int] = []
         self._ends: dict[tuple[int, int], list[int]] = {}
         """For each pair of neighbours, the positions right behind its occurrences, oldest first."""
+        self._doubt = Doubt()
         for token_id in prompt_ids:
             self.observe(token_id)
 
     def observe(self, token_id: int) -> None:
         """See `Drafter`."""
+        self._doubt.observe(token_id)
         if self._tokens:
             self._ends.setdefault((self._tokens[-1], token_id), []).append(len(self._tokens) + 1)
         self._tokens.append(token_id)
@@ -46,7 +51,12 @@ class NgramDrafter:
         if not ends:
             return NO_DRAFT
         length, best = max((self._match_length(end), end) for end in ends)
-        return PointMass(self._continuation(best, min(k, DRAFTS_PER_MATCHED * length)))
+        token_ids = self._continuation(best, min(k, DRAFTS_PER_MATCHED * length))
+        # Each token that is right makes the match longer by one.
+        hazards = (n / (n + self._doubt.value) for n in range(length, length + len(token_ids)))
+        proposal = PointMass(token_ids, tuple(accumulate(hazards, mul)))
+        self._doubt.expect(Growth(0.0, token_ids, proposal.parents, length=length))
+        return proposal
 
     def free(self) -> None:
         """Nothing to give back."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from outrider.core import MAX_K
 from outrider.speculation.proposal import PointMass, TopKTree
-from outrider.suffixes import MAX_MATCH, Growth, SuffixAutomaton, best_growth
+from outrider.suffixes import MAX_MATCH, Doubt, Growth, SuffixAutomaton, best_growth
 
 #: Counts must reach as far as the longest match and its drafts.
 DEPTH = MAX_MATCH + MAX_K
@@ -69,9 +69,11 @@ class SuffixDrafter:
         self._own.extend(prompt_ids)
         self._tail = list(prompt_ids[-MAX_MATCH:])
         self._answer: list[int] = []
+        self._doubt = Doubt()
 
     def observe(self, token_id: int) -> None:
         """See `Drafter`."""
+        self._doubt.observe(token_id)
         self._own.append(token_id)
         self._answer.append(token_id)
         self._tail.append(token_id)
@@ -80,13 +82,13 @@ class SuffixDrafter:
     def grow(self, k: int) -> Growth:
         """The `k` likeliest nodes, with the number of drafts that are expected to be right."""
         shared = self._store.automata(self._key) if self._key else ()
-        return best_growth((self._own, *shared), self._tail, k)
+        return self._doubt.expect(best_growth((self._own, *shared), self._tail, k, self._doubt.value))
 
     def propose(self, k: int) -> PointMass | TopKTree:
         """The `k` likeliest nodes; a chain when they follow one another, which needs no mask of its own."""
         best = self.grow(k)
-        chain = PointMass(best.token_ids)
-        return chain if best.parents == chain.parents else TopKTree(best.token_ids, best.parents)
+        chain = PointMass(best.token_ids, best.chances)
+        return chain if best.parents == chain.parents else TopKTree(best.token_ids, best.parents, best.chances)
 
     def free(self) -> None:
         """The answer is kept for later ones of the same key."""
