@@ -42,7 +42,7 @@ from outrider.policy.loader import Source
 from outrider.policy.reload import PolicyFiles
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
-from outrider.runtimes.launch import engine_launch, sglang_launch
+from outrider.runtimes.launch import engine_launch, local_launch
 from outrider.runtimes.load import LaneWatch, log_failure
 from outrider.runtimes.pool import Pool
 from outrider.runtimes.process import Log
@@ -176,7 +176,7 @@ def _supervisor(section: LaneSection | SGLangSection, metrics: Metrics) -> Super
         lane, launch, log = Lane(section.name), partial(engine_launch, section), Log()
     else:
         lane = Lane(section.name, profile=section)
-        launch = partial(sglang_launch, section, locate=located, inherited=inherited_environment())
+        launch = partial(local_launch, section, locate=located, inherited=inherited_environment())
         log = Log(cache_dir() / "logs" / f"{section.name}.log")
     return Supervisor(lane, launch, metrics, ready_timeout_s=section.ready_timeout_s, log=log)
 

@@ -60,7 +60,13 @@ def test_a_sound_configuration_passes(tmp_path: Path, toy_folder: Path) -> None:
         ("server: {tls_certificate: /missing.pem}", "tls", "/missing.pem"),
         ("runs: {url: 'sqlite+aiosqlite:////missing/x.sqlite'}", "runs", "/missing/x.sqlite"),
         ("lanes: [{model: /missing}]", "lane embedded", "/missing"),
-        ("lanes: [{name: a, kind: sglang, python: /missing/python}]", "lane a", "/missing/python"),
+        (
+            "lanes: [{name: a, kind: sglang, python: /missing/python}]",
+            "lane a",
+            "python: there is no /missing/python",
+        ),
+        ("lanes: [{name: a, kind: sglang, model: /missing/model}]", "lane a", "model: there is no /missing/model"),
+        (f"lanes: [{{name: a, kind: sglang, model: x, python: {sys.executable}}}]", "lane a", "has no SGLang"),
     ],
 )
 def test_what_keeps_a_gateway_from_working_fails(tmp_path: Path, text: str, name: str, part: str) -> None:

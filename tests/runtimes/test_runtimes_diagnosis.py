@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.runtimes.diagnosis import cause_of
+from outrider.runtimes.diagnosis import cause_of, guess_of
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,14 @@ from outrider.runtimes.diagnosis import cause_of
             "port taken",
         ),
         (
-            "ModuleNotFoundError: No module named 'sglang'",
-            "the environment lacks a package: No module",
+            "python: Error while finding module specification (ModuleNotFoundError: No module named 'sglang')",
+            "the environment lacks a package: No module named 'sglang'",
         ),
-        ("OSError: /x is not a local folder", "no such model: OSError: /x is not a local folder"),
+        ("OSError: /x is not a local folder", "the model cannot be read: OSError: /x is not a local folder"),
+        ("OSError: Repo id must be in the form 'a/b': '/x'.", "the model cannot be read: OSError: Repo id"),
+        ("huggingface_hub.errors.RepositoryNotFoundError: 404", "the model cannot be read: RepositoryNotFoundError"),
+        ("OSError: [Errno 28] No space left on device", "OSError: [Errno 28] No space"),
+        ("ModuleNotFoundError: odd", "ModuleNotFoundError: odd"),
         ("ValueError: EAGLE is not supported", "ValueError: EAGLE is not supported"),
         ("[2026-11-29] The server is fired up", None),
     ],
@@ -43,4 +47,4 @@ def test_the_deeper_cause_is_told_before_what_follows_from_it():
 @pytest.mark.parametrize(("code", "is_known"), [(137, True), (-9, True), (1, False), (None, False)])
 def test_a_kill_from_outside_is_told(code, is_known):
     """When nothing was written."""
-    assert (cause_of([], code) is not None) == is_known
+    assert (guess_of(code) is not None) == is_known

@@ -7,7 +7,7 @@ import pytest
 
 from outrider.errors import SetupError
 from outrider.profiles import TOKEN_MAP, LaneSection, SGLangSection
-from outrider.runtimes.launch import engine_launch, server_arguments, sglang_launch
+from outrider.runtimes.launch import engine_launch, local_launch, server_arguments, sglang_launch
 
 
 def profile(**fields):
@@ -116,5 +116,16 @@ def test_gpus_and_interpreter_of_a_launch(tmp_path):
     assert launch.argv[4:7] == (sys.executable, "-m", "sglang.launch_server")
     assert launch.environment == {"HOME": "/h", **named}
     assert launch.added == named
-    with pytest.raises(SetupError, match="no interpreter"):
+    with pytest.raises(SetupError, match=r"python: there is no .*none"):
         sglang_launch(profile(python=tmp_path / "none"), 1, str, {})
+
+
+def test_a_folder_that_is_not_there_is_named_before_anything_starts(tmp_path):
+    """By its key; a name that is no path may be one that SGLang fetches."""
+    head = {"drafter": "eagle2", "draft": str(tmp_path / "head")}
+    fine = profile(model=str(tmp_path), python=sys.executable)
+    assert local_launch(fine, 1, str, {}) == sglang_launch(fine, 1, str, {})
+    assert local_launch(profile(python=sys.executable), 1, str, {}).argv
+    for fields, key in (({"model": str(tmp_path / "m")}, "model"), ({"speculation": head}, "speculation.draft")):
+        with pytest.raises(SetupError, match=f"^{key}: there is no {tmp_path}"):
+            local_launch(profile(**fields), 1, str, {})

@@ -95,13 +95,26 @@ async def test_a_process_that_fails_to_start_shows_why():
                          b'restarts_total{lane="a"} 1.0' in supervisor._metrics.render({}))  # fmt: skip
 
 
-async def test_all_that_a_process_writes_is_in_a_file(tmp_path):
-    """Over several starts, for when the last lines are not enough."""
+async def test_all_that_a_process_writes_is_in_a_file(tmp_path, caplog):
+    """Over several starts, for when the last lines are not enough; where it is, is told with each failure."""
     path = tmp_path / "logs" / "a.log"
     source = "import sys; print('first'); sys.exit('no such model')"
     async with supervised(python(source), log=Log(path)):
         await eventually(lambda: path.exists() and path.read_text().count("no such model") >= 2)
     assert path.read_text().startswith("first\nno such model\n")
+    assert f"all that it wrote is in {path}" in caplog.text
+
+
+async def test_a_cause_that_is_known_is_told_alone():
+    """What was written before it and after it would hide it: of a bad flag, all the flags that there are."""
+    source = (
+        "import sys; print('usage: all flags'); print('x: error: unrecognized arguments: --nope'); sys.exit('end')"
+    )
+    async with supervised(python(source)) as supervisor:
+        await eventually(
+            lambda: supervisor.lane.state is LaneState.FAILED and "exit code 1" in supervisor.lane.reason
+        )
+        assert supervisor.lane.reason.endswith("exit code 1: bad flag: unrecognized arguments: --nope")
 
 
 async def test_a_program_that_does_not_exist_is_a_failure():

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from outrider.app import Gateway
-    from outrider.runtimes.supervisor import Supervisor
 
 _POLL_S = 0.2
-_SHOWN_LINES = 20
 
 
 def serve(
@@ -97,29 +95,16 @@ async def _announce(gateway: Gateway) -> None:
 
 
 async def wait_for_lanes(console: Console, gateway: Gateway) -> None:
-    """Show the address, and the lanes until all are ready. A lane that fails shows why, once per failure."""
+    """Show the address, and the lanes until all are ready. Why one fails is in the log of the process."""
     console.print(f"gateway listens on [bold]{gateway.url}[/bold]")
-    shown: dict[str, str | None] = {}
     with console.status("") as spinner:
         # Lanes that somebody else runs are known only once their names are resolved.
         while (waiting := [lane for lane in gateway.pool.lanes if not lane.is_ready]) or not gateway.pool.lanes:
             names = ", ".join(f"{lane.name} ({lane.state.value})" for lane in waiting)
             spinner.update(f"waiting for {names or 'the names of lanes'}")
-            for supervisor in gateway.supervisors:
-                _show_failure(console, supervisor, shown)
             await asyncio.sleep(_POLL_S)
     for card in gateway.pool.models():
         console.print(f"model [bold]{card.id}[/bold] is ready\n")
-
-
-def _show_failure(console: Console, supervisor: Supervisor, shown: dict[str, str | None]) -> None:
-    lane = supervisor.lane
-    reason = lane.reason if lane.state.value == "failed" else None
-    if reason and shown.get(lane.name) != reason:
-        console.print(f"lane {lane.name} failed; it will be started again. Its last lines:", style="red")
-        for line in list(supervisor.log)[-_SHOWN_LINES:] or [reason]:
-            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-    shown[lane.name] = reason
 
 
 def _snippets(url: str, model: str) -> str:

@@ -49,7 +49,7 @@ def engine_launch(section: LaneSection, port: int) -> Launch:
 
 def sglang_launch(section: SGLangSection, port: int, locate: Locate, inherited: Mapping[str, str]) -> Launch:
     """A SGLang server under a guard that lets no process of it outlive us. SetupError without an interpreter."""
-    command = [str(_python(section)), "-m", "sglang.launch_server", *server_arguments(section, port, locate)]
+    command = [str(interpreter(section)), "-m", "sglang.launch_server", *server_arguments(section, port, locate)]
     environment = dict(inherited)
     if section.device == "cpu":
         environment = sglang_env.cpu_variables(inherited)
@@ -59,6 +59,17 @@ def sglang_launch(section: SGLangSection, port: int, locate: Locate, inherited: 
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, section.gpus))
     added = {name: value for name, value in environment.items() if inherited.get(name) != value}
     return Launch(guard.guarded(command, STOP_GRACE_S), environment, added)
+
+
+def local_launch(section: SGLangSection, port: int, locate: Locate, inherited: Mapping[str, str]) -> Launch:
+    """The same, to be started here and now. SetupError also names a folder that is not there: SGLang would take half
+    a minute to see it, and take its path for the name of something to fetch."""
+    launch = sglang_launch(section, port, locate, inherited)
+    named = {"model": section.model, "speculation.draft": section.speculation.draft}
+    for key, path in ((key, Path(locate(name))) for key, name in named.items() if name is not None):
+        if path.is_absolute() and not path.exists():
+            raise SetupError(f"{key}: there is no {path}")
+    return launch
 
 
 def server_arguments(section: SGLangSection, port: int, locate: Locate, *, rank: int = 0) -> list[str]:
@@ -127,11 +138,11 @@ def _parallel(how: ParallelSection, rank: int) -> list[str]:
     return arguments
 
 
-def _python(section: SGLangSection) -> Path:
-    """The interpreter that has SGLang. SetupError when it is not there."""
+def interpreter(section: SGLangSection) -> Path:
+    """The one that should have SGLang. SetupError when it is not there."""
     if section.python is not None:
         if not section.python.is_file():
-            raise SetupError(f"lane {section.name}: there is no interpreter {section.python}")
+            raise SetupError(f"python: there is no {section.python}")
         return section.python
     return sglang_env.python() if section.device == "cpu" else Path(sys.executable)
 

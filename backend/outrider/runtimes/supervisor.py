@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outrider.errors import LaneFailed, SetupError
-from outrider.runtimes.diagnosis import cause_of
+from outrider.runtimes.diagnosis import cause_of, guess_of
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.launch import HOST, STOP_GRACE_S, Launch
 from outrider.runtimes.process import ChildProcess, Log
@@ -74,7 +74,8 @@ class Supervisor:
             while True:
                 lived_s, reason = await self._live_once()
                 delay_s = self._backoff.after(lived_s)
-                logger.warning("lane %s: %s; next start in %.1f s", self.lane.name, reason, delay_s)
+                where = "" if self.log.path is None else f"; all that it wrote is in {self.log.path}"
+                logger.warning("lane %s: %s; next start in %.1f s%s", self.lane.name, reason, delay_s, where)
                 await asyncio.sleep(delay_s)
                 self._metrics.lane_restarted(self.lane.name)
         finally:
@@ -127,10 +128,11 @@ class Supervisor:
             await asyncio.wait([ended, ready])
 
     def _why(self, what: str, code: int | None = None) -> str:
-        """What happened, why as far as it is known, and the last words of the process."""
-        cause = cause_of(self.log, code)
+        """What happened, and why: where nothing written says it, a guess by the exit code, and the last words."""
+        if (cause := cause_of(self.log)) is not None:
+            return f"{what}: {cause}"
         last = [line for line in self.log if line.strip()][-_REASON_LINES:]
-        parts = [part for part in (cause, " | ".join(last)) if part]
+        parts = [part for part in (guess_of(code), " | ".join(last)) if part]
         return ": ".join([what, *parts])
 
 

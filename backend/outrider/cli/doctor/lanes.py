@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 _PORT = 30000
+_HAS_SGLANG = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
 
 
 async def checks(config: Config, seconds: float) -> list[Check]:
@@ -82,15 +84,19 @@ def _embedded(section: LaneSection) -> Iterator[Check]:
 def _launched(section: SGLangSection) -> Iterator[Check]:
     """What the command needs that would start it."""
     from outrider.app import located
-    from outrider.runtimes.launch import sglang_launch
+    from outrider.runtimes.launch import interpreter, local_launch
 
     name = f"lane {section.name}"
     try:
-        launch = sglang_launch(section, _PORT, located, inherited_environment())
+        launch = local_launch(section, _PORT, located, inherited_environment())
     except SetupError as error:
-        yield Check(name, "fail", error.message, "outrider lanes env, or name an interpreter with SGLang")
+        yield Check(name, "fail", error.message, "do what it says, or correct the profile")
         return
-    yield Check(name, "ok", f"would be started by {launch.argv[0]}; `outrider lanes plan` shows the command")
+    python = str(interpreter(section))
+    if subprocess.run([python, "-c", _HAS_SGLANG], env=launch.environment, check=False).returncode != 0:
+        yield Check(name, "fail", f"{python} has no SGLang", "pip install 'outrider[sglang]' there, or name another")
+        return
+    yield Check(name, "ok", f"would be started by {python}; `outrider lanes plan` shows the command")
 
 
 async def _asked(config: Config, seconds: float) -> list[Check]:
