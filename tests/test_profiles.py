@@ -48,7 +48,8 @@ def test_k_and_the_verified_tokens_have_defaults(tmp_path):
         ("{name: a, kind: sglang, device: cpu, gpus: [0]}", "lanes.0: ", "no gpus"),
         ("{name: a, kind: sglang, gpus: [0], parallel: {tensor: 2}}", "lanes.0: ", "spans 2"),
         ("{name: a, kind: sglang, parallel: {nodes: 2}}", "lanes.0.parallel: ", "address"),
-        ("{name: a, kind: sglang, flags: ['--port=3']}", "lanes.0.flags: ", "--port is set by another key"),
+        ("{name: a, kind: sglang, flags: ['--port=3']}", "lanes.0.flags: ", "--port is set by the lane"),
+        ("{name: a, kind: sglang, flags: [--max-running, '3']}", "lanes.0.flags: ", "--max-running is set by the"),
         (
             "{name: a, kind: sglang, speculation: {drafter: medusa}}",
             "lanes.0.speculation.drafter: ",

@@ -159,8 +159,8 @@ class SGLangSection(Section):
     def _not_ours(cls, flags: tuple[str, ...]) -> tuple[str, ...]:
         for flag in flags:
             name = flag.partition("=")[0]
-            if name in _OWN_FLAGS or name.startswith("--speculative-algo"):
-                raise ValueError(f"{name} is set by another key of the lane")
+            if name.startswith("--") and any(own.startswith(name) for own in _OWN_FLAGS):
+                raise ValueError(f"{name} is set by the lane, from its other keys")
         return flags
 
     @model_validator(mode="after")
@@ -173,14 +173,14 @@ class SGLangSection(Section):
         return self
 
 
-#: Arguments of SGLang that keys of a lane stand for.
+#: Arguments of SGLang that a lane sets, in all their spellings; SGLang takes what a name begins with for the name.
 _OWN_FLAGS = frozenset({
-    "--model", "--model-path", "--served-model-name", "--host", "--port", "--device", "--dtype",
-    "--attention-backend",
-    "--max-running-requests", "--max-total-tokens", "--context-length", "--disable-radix-cache", "--tp", "--tp-size",
-    "--pp-size", "--dp", "--dp-size", "--nnodes", "--node-rank", "--dist-init-addr", "--enable-metrics",
-    "--speculative-draft-model-path", "--speculative-num-steps", "--speculative-eagle-topk",
-    "--speculative-num-draft-tokens",
+    "--model-path", "--served-model-name", "--host", "--port", "--device", "--dtype", "--attention-backend",
+    "--sampling-defaults", "--max-running-requests", "--max-total-tokens", "--context-length", "--disable-radix-cache",
+    "--tp-size", "--tensor-parallel-size", "--pp-size", "--pipeline-parallel-size", "--dp-size", "--data-parallel-size",
+    "--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr", "--enable-metrics", "--enable-cache-report",
+    "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-num-steps", "--speculative-eagle-topk",
+    "--speculative-num-draft-tokens", "--speculative-ngram-max-bfs-breadth",
 })  # fmt: skip
 
 
