@@ -176,11 +176,11 @@ class SGLangSection(Section):
 #: Arguments of SGLang that a lane sets, in all their spellings; SGLang takes what a name begins with for the name.
 _OWN_FLAGS = frozenset({
     "--model-path", "--served-model-name", "--host", "--port", "--device", "--dtype", "--attention-backend",
-    "--sampling-defaults", "--max-running-requests", "--max-total-tokens", "--context-length", "--disable-radix-cache",
-    "--tp-size", "--tensor-parallel-size", "--pp-size", "--pipeline-parallel-size", "--dp-size", "--data-parallel-size",
-    "--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr", "--enable-metrics", "--enable-cache-report",
-    "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-num-steps", "--speculative-eagle-topk",
-    "--speculative-num-draft-tokens", "--speculative-ngram-max-bfs-breadth",
+    "--sampling-defaults", "--max-running-requests", "--max-total-tokens", "--context-length", "--enable-metrics",
+    "--disable-radix-cache", "--enable-cache-report", "--tp-size", "--tensor-parallel-size", "--pp-size",
+    "--pipeline-parallel-size", "--dp-size", "--data-parallel-size", "--nnodes", "--node-rank", "--dist-init-addr",
+    "--nccl-init-addr", "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-num-steps",
+    "--speculative-eagle-topk", "--speculative-num-draft-tokens", "--speculative-ngram-max-bfs-breadth",
 })  # fmt: skip
 
 

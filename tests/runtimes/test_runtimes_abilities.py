@@ -4,12 +4,10 @@ import pytest
 
 from outrider.core import MAX_K, SURFACES, DrafterAbility
 from outrider.cost import MAX_DEPTH, SMALL_CPU, VERSION, CostTable
-from outrider.profiles import SGLangSection, UrlSection
 from outrider.runtimes.abilities import (
     SGLANG_ROUTES,
     Abilities,
     KRange,
-    disagreements,
     lane_ability,
     read_abilities,
 )
@@ -69,6 +67,9 @@ def test_the_plugin_makes_a_lane_obedient_and_exact():
     assert (found.drafters, found.can_be_off) == ({"ngram": KRange(1, 7)}, True)
     assert found.surfaces == EASY | {"temperature", "top_k_top_p", "min_p", "seed"}
     assert found.plugin == ("k", "sampling", "min_p", "seeds")
+    report = {"active": ["k"], "missing": {"seeds": "x.y is not there"}, "unused": {"steps": "none"}}
+    moved = read_abilities(NGRAM | {"internal_states": [{"outrider": report}]})
+    assert (moved.plugin, moved.missing) == (("k",), {"seeds": "x.y is not there"})
     assert read_abilities(with_plugin(NGRAM)) == Abilities(
         {"ngram": KRange(7, 7)},
         False,
@@ -132,30 +133,6 @@ def test_speculation_that_no_plan_can_name_is_an_error(info, message):
 def test_an_empty_answer_is_a_plain_server(info):
     """Nothing in it is taken on trust."""
     assert read_abilities(info).drafters == {}
-
-
-def test_a_profile_that_disagrees_is_reported_key_by_key():
-    """The server's word is in every sentence."""
-    profile = SGLangSection(
-        name="a", kind="sglang", attention_backend="triton", max_running=48,
-        speculation={"drafter": "eagle3", "k": 5, "top_k": 8, "draft_tokens": 32, "draft": "d"},
-    )  # fmt: skip
-    assert disagreements(profile, read_abilities(EAGLE)) == (
-        "speculation.k: the profile says 5, the server 3",
-        "speculation.draft_tokens: the profile says 32, the server 8",
-        "speculation.top_k: the profile says 8, the server 4",
-        "attention_backend: the profile says triton, the server flashinfer",
-        "max_running: the profile says 48, the server 6",
-    )
-    assert disagreements(profile, read_abilities(PLAIN | {"attention_backend": "triton"}))[0] == (
-        "speculation.drafter: the profile says eagle3, the server off"
-    )
-
-
-def test_a_profile_that_says_nothing_cannot_disagree():
-    """A URL is believed to be anything."""
-    profile = UrlSection(name="a", kind="url", urls=["http://x"])
-    assert disagreements(profile, read_abilities(EAGLE)) == ()
 
 
 def test_decisions_get_what_the_lane_says():

@@ -17,6 +17,19 @@ class Lane:
     max_k: int
     flags: tuple[str, ...]
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether it drafts as many steps as a batch wants."""
+        return self.drafter != "ngram" and self.name.endswith("-1")
+
+
+def _ngram(topk: int) -> Lane:
+    flags = (
+        "--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8",
+        "--speculative-ngram-max-bfs-breadth", str(topk),
+    )  # fmt: skip
+    return Lane(f"ngram-{topk}", "ngram", 7, flags)
+
 
 def _steps(drafter: str, algorithm: str, folder: str, num_steps: int, topk: int, num_nodes: int) -> Lane:
     flags = (
@@ -29,16 +42,13 @@ def _steps(drafter: str, algorithm: str, folder: str, num_steps: int, topk: int,
 
 #: `DRAFT` and `HEAD` stand for folders that are made once the session runs.
 LANES = (
-    Lane(
-        "ngram", "ngram", 7,
-        ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8",
-         "--speculative-ngram-max-bfs-breadth", "4"),
-    ),
+    _ngram(1),
+    _ngram(4),
     _steps("draft_model", "STANDALONE", "DRAFT", 4, 1, 5),
     _steps("draft_model", "STANDALONE", "DRAFT", 4, 4, 10),
     _steps("eagle2", "EAGLE", "HEAD", 4, 1, 5),
     _steps("eagle2", "EAGLE", "HEAD", 3, 4, 8),
-)  # fmt: skip
+)
 
 
 @dataclass

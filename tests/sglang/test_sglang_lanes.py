@@ -65,9 +65,8 @@ def test_the_plugin_says_what_is_active(server: Server, lane: Lane) -> None:
     told = server.abilities()
     assert (told["drafter"], told["max_k"]) == (lane.drafter, lane.max_k)
     wanted = {"report", "plans", "k", "reporting", "sampling", "min_p", "seeds", "attention", "linears"}
-    has_steps = lane.name.endswith("-1")
-    assert set(told["active"]) == wanted | ({"steps"} if has_steps else set())
-    assert set(told["missing"]) == (set() if has_steps else {"steps"})
+    assert set(told["active"]) == wanted | ({"steps"} if lane.has_steps else set())
+    assert (told["missing"], set(told["unused"])) == ({}, set() if lane.has_steps else {"steps"})
 
 
 def test_greedy_ids_are_the_chain_s_with_any_k(server: Server, lane: Lane, halves: np.ndarray) -> None:
@@ -96,7 +95,7 @@ def test_accepted_drafts_are_exactly_those_that_k_allows(server: Server, lane: L
         assert meta["spec_correct_drafts_histogram"] == expected, k
         assert meta["spec_verify_ct"] == sum(expected)
         assert meta["spec_cap_lens_histogram"] == [0] * k + [sum(expected)]
-        if lane.name.endswith("-1"):
+        if lane.has_steps:
             assert server.abilities()["steps"] == k
 
 

@@ -8,9 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from outrider.algorithms import DRAFTER_OF
-from outrider.core import DRAFTERS, DRAWN_DRAFTERS, MAX_K, OFF, SURFACES, DrafterAbility, LaneAbility
+from outrider.core import DRAFTERS, DRAWN_DRAFTERS, MAX_K, SURFACES, DrafterAbility, LaneAbility
 from outrider.cost import SMALL_CPU, TREE_DEPTHS, ClosedCost, CostTable
-from outrider.profiles import SGLangSection, SpeculationSection, UrlSection
 from outrider.runtimes.dialects import GENERATE, MESSAGES, RESPONSES
 
 #: Devices on which SGLang's own verification takes the argmax, whatever the temperature.
@@ -68,6 +67,8 @@ class Abilities:
     routes: frozenset[str] = OPENAI_ROUTES
     model: str | None = None
     """What its weights were read from."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Parts of our plugin that could not be put in, and why."""
 
     def without_plans(self) -> Abilities:
         """On a route that carries no plan: what the lane does by itself, which is to draft all that it was set to."""
@@ -120,6 +121,7 @@ def read_abilities(info: Mapping[str, Any]) -> Abilities:
         device=_text(info, "device"),
         served=_served(info),
         routes=SGLANG_ROUTES,
+        missing=_missing(state),
     )
 
 
@@ -174,6 +176,12 @@ def _plugin(state: Mapping[str, Any]) -> tuple[str, ...] | None:
     return tuple(name for name in active if isinstance(name, str)) if isinstance(active, list) else None
 
 
+def _missing(state: Mapping[str, Any]) -> Mapping[str, str]:
+    report = state.get("outrider")
+    missing = report.get("missing") if isinstance(report, Mapping) else None
+    return {str(name): str(why) for name, why in missing.items()} if isinstance(missing, Mapping) else {}
+
+
 def _speculation(info: Mapping[str, Any], plugin: tuple[str, ...]) -> tuple[Mapping[str, KRange], bool]:
     """Drafters with their k, and whether the lane can leave speculation out."""
     algorithm = info.get("speculative_algorithm")
@@ -226,32 +234,6 @@ def _names(info: Mapping[str, Any], key: str) -> list[str]:
 def _text(info: Mapping[str, Any], key: str) -> str | None:
     value = info.get(key)
     return value if isinstance(value, str) else None
-
-
-def disagreements(profile: SGLangSection | UrlSection, found: Abilities) -> tuple[str, ...]:
-    """What the profile says and the server does not, in sentences; the server's word counts."""
-    said = profile.speculation
-    differences = [] if said is None else _speculation_differs(said, found)
-    if isinstance(profile, SGLangSection):
-        pairs = (
-            ("attention_backend", profile.attention_backend, found.attention_backend),
-            ("context_length", profile.context_length, found.context_length),
-            ("max_running", profile.max_running, found.max_running),
-        )
-        differences += [(key, want, has) for key, want, has in pairs if None not in (want, has)]
-    return tuple(f"{key}: the profile says {want}, the server {has}" for key, want, has in differences if want != has)
-
-
-def _speculation_differs(said: SpeculationSection, found: Abilities) -> list[tuple[str, object, object]]:
-    drafter = next(iter(found.drafters), OFF)
-    differences: list[tuple[str, object, object]] = [("speculation.drafter", said.drafter, drafter)]
-    if said.drafter == drafter != OFF:
-        differences.append(("speculation.k", said.num_steps, found.drafters[drafter].max))
-        if found.num_draft_tokens is not None:
-            differences.append(("speculation.draft_tokens", said.num_verified, found.num_draft_tokens))
-        if found.top_k is not None:
-            differences.append(("speculation.top_k", said.top_k, found.top_k))
-    return differences
 
 
 def lane_ability(name: str, able: Abilities) -> LaneAbility:

@@ -10,8 +10,9 @@ from typing import Any
 
 from outrider.core import GpuLoad, LaneLoad, LaneState
 from outrider.profiles import SGLangSection, UrlSection
-from outrider.runtimes.abilities import Abilities, disagreements, lane_ability
+from outrider.runtimes.abilities import Abilities, lane_ability
 from outrider.runtimes.breaker import Breaker
+from outrider.runtimes.disagreements import disagreements
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def server_arguments(section: SGLangSection, port: int, locate: Locate, *, rank:
     is_cpu = section.device == "cpu"
     arguments = ["--model-path", locate(section.model), "--served-model-name", served_name(section)]
     arguments += ["--host", HOST, "--port", str(port), "--device", section.device]
-    arguments += ["--attention-backend", section.attention_backend or _backend(section)]
+    arguments += ["--attention-backend", attention_backend(section)]
     # A request's law is what it says: with the model's own defaults SGLang would penalise and cut unseen by anybody.
     arguments += ["--sampling-defaults", "openai"]
     arguments += ["--max-running-requests", str(section.max_running), "--enable-metrics", "--enable-cache-report"]
@@ -104,8 +104,9 @@ def served_name(section: SGLangSection) -> str:
     return section.served_model_name or Path(section.model).name
 
 
-def _backend(section: SGLangSection) -> str:
-    return sglang_env.ATTENTION_BACKEND if section.device == "cpu" else "flashinfer"
+def attention_backend(section: SGLangSection) -> str:
+    """As the profile says, or the one for its device."""
+    return section.attention_backend or (sglang_env.ATTENTION_BACKEND if section.device == "cpu" else "flashinfer")
 
 
 def _has_no_prefixes(section: SGLangSection) -> bool:

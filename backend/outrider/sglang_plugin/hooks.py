@@ -76,10 +76,10 @@ class Feature:
     unused: Callable[[], str | None] = lambda: None
     """Asked when the lane runs: why its arguments leave the feature without a use."""
 
-    def inactive(self) -> str | None:
-        """Why it does nothing on this lane, once SGLang has applied all hooks."""
+    def failed(self) -> str | None:
+        """Why it is not there, once SGLang has applied all hooks."""
         failed = [hook.target for hook in self.hooks if not hook.is_in()]
-        return f"SGLang did not apply the hooks on {', '.join(failed)}" if failed else self.unused()
+        return f"SGLang did not apply the hooks on {', '.join(failed)}" if failed else None
 
 
 @dataclass(slots=True)
@@ -105,9 +105,14 @@ class Installed:
             self.features.append(feature)
 
     def report(self) -> dict[str, Any]:
-        """`active` and `missing`, as the gateway reads them."""
-        reasons: dict[str, str | None] = {}
+        """By name, as the gateway reads them: active, missing and why, without a use here and why."""
+        active: list[str] = []
+        missing, unused = dict(self.missing), dict[str, str]()
         for feature in self.features:
-            reasons |= dict.fromkeys(feature.names, feature.inactive())
-        active = [name for name, reason in reasons.items() if reason is None]
-        return {"active": active, "missing": self.missing | {n: r for n, r in reasons.items() if r is not None}}
+            if (reason := feature.failed()) is not None:
+                missing |= dict.fromkeys(feature.names, reason)
+            elif (reason := feature.unused()) is not None:
+                unused |= dict.fromkeys(feature.names, reason)
+            else:
+                active += feature.names
+        return {"active": active, "missing": missing, "unused": unused}

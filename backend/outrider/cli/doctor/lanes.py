@@ -124,7 +124,8 @@ def _lane(lane: Lane) -> Iterator[Check]:
     drafters = ", ".join(f"{drafter} k {ks.min}-{ks.max}" for drafter, ks in able.drafters.items()) or "none"
     yield Check(name, "ok", f"{lane.url} serves {', '.join(card.id for card in lane.models)}; drafters: {drafters}")
     for disagreement in lane.disagreements:
-        yield Check(f"{name} profile", "warn", disagreement, "correct the profile; the server's word counts")
+        yield Check(f"{name} profile", "warn", disagreement,
+                    "correct the profile or the server; its word counts")  # fmt: skip
     if able.is_embedded:
         if able.cost is None:
             yield Check(f"{name} cost", "warn", "it measured no costs: typical ones are taken",
