@@ -92,7 +92,7 @@ def parsed(raw):
 async def test_generate_gets_the_plan_inside_its_parameters_byte_for_byte():
     """Our hints and the name of the model go, the plan and a fresh id come, the rest stays as it was."""
     raw = b'{"text":"\\u00e9", "x":1.50, "model":"scripted", "rid":"mine", "outrider":{"drafter":"ngram","k":3}, '
-    raw += b'"sampling_params": {"temperature": 0.0, "custom_params": {"y": 2.50, "outrider": 9}}}'
+    raw += b'"sampling_params": {"temperature": 0.0, "custom_params": {"y": 2.50}}}'
     async with world(lambda _request: json_reply(generated("ab", "stop", **COUNTS))) as w:
         async with w.post(raw, GENERATE) as response:
             body = await response.json()
@@ -215,6 +215,7 @@ async def test_min_p_goes_to_the_lane_that_honours_it(path):
         (GENERATE, {"sampling_params": {"temperature": "x"}}, "sampling_params.temperature"),
         (GENERATE, {"sampling_params": {"sampling_seed": 2**63}}, "sampling_params.sampling_seed"),
         (GENERATE, {"sampling_params": [{}]}, "sampling_params"),
+        (GENERATE, {"sampling_params": {"custom_params": {"outrider": 9}}}, "sampling_params.custom_params"),
         (GENERATE, {"text": 3}, "text"),
         (GENERATE, {"outrider": {"k": 99}}, "outrider.k"),
         (RESPONSES, {"input": None}, "input"),

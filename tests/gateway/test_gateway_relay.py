@@ -39,7 +39,7 @@ def last_of(raw: bytes, is_stream: bool) -> dict:
 async def test_the_request_reaches_the_lane_byte_for_byte():
     """Our object goes, our members come; order, numbers, escapes, spaces and unknown fields stay."""
     head = b'{ "messages":[{"role":"user","content":"\\u00e9 \\"rid\\": 1"}], "b":1.0,\n"a" : [1e2, -0.0] ,"c":null'
-    raw = head + b', "outrider":{"k":3,"drafter":"ngram"}, "rid":"mine", "custom_params": {"y": 2.50, "outrider":9} }'
+    raw = head + b', "outrider":{"k":3,"drafter":"ngram"}, "rid":"mine", "custom_params": {"y": 2.50} }'
     async with world() as w:
         async with w.post(raw) as response:
             assert response.status == 200

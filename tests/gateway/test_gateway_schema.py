@@ -52,6 +52,7 @@ BAD_CHATS = [
     (chat(n=0), "n"),
     (chat(n=True), "n"),
     (chat(custom_params=[1]), "custom_params"),
+    (chat(custom_params={"outrider": {"k": 2}}), "custom_params"),
     (chat(outrider=5), "outrider"),
     (chat(outrider={"kk": 1}), "outrider.kk"),
     (chat(outrider={"k": 17}), "outrider.k"),

@@ -90,7 +90,10 @@ async def _announce(gateway: Gateway) -> None:
     console = Console(stderr=True)
     await wait_for_lanes(console, gateway)
     Console().print(
-        _snippets(gateway.url, gateway.pool.models()[0].id), markup=False, highlight=False, soft_wrap=True
+        _snippets(gateway.url, gateway.pool.models()[0].id, needs_key=not gateway.keys.is_open),
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -107,10 +110,11 @@ async def wait_for_lanes(console: Console, gateway: Gateway) -> None:
         console.print(f"model [bold]{card.id}[/bold] is ready\n")
 
 
-def _snippets(url: str, model: str) -> str:
+def _snippets(url: str, model: str, *, needs_key: bool) -> str:
+    header, argument = ("-H 'Authorization: Bearer KEY' ", ', api_key="KEY"') if needs_key else ("", "")
     return f"""Try it:
 
-curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\
+curl -N {url}/v1/chat/completions {header}-H 'Content-Type: application/json' \\
   -d '{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Say hello."}}]}}'
 
 or, with the SDK:
@@ -120,7 +124,7 @@ import asyncio
 from outrider import AsyncClient
 
 async def main():
-    async with AsyncClient("{url}/v1") as client:
+    async with AsyncClient("{url}/v1"{argument}) as client:
         result = await client.chat("Write a Python function that adds two numbers.", task="code", max_tokens=64)
         print(result.text)
         print(result.report.effective, result.report.observed)

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from outrider.core import Hints
 from outrider.errors import InvalidRequest
-from outrider.gateway.values import Count, Fraction, Prompt, Seed, Stop, TopK
+from outrider.gateway.values import Count, CustomParams, Fraction, Prompt, Seed, Stop, TopK
 from outrider.runtimes.dialects import GENERATE, MESSAGES, RESPONSES
 
 
@@ -65,7 +65,7 @@ class _Generation(_Sampling, _Request):
     stream_options: dict[str, Any] | None = None
     seed: Seed | None = None
     n: Count | None = None
-    custom_params: dict[str, Any] | None = None
+    custom_params: CustomParams | None = None
 
 
 class ChatBody(_Generation):
@@ -101,7 +101,7 @@ class _Params(_Sampling):
     stop: Stop = None
     sampling_seed: Seed | None = None
     n: Count | None = None
-    custom_params: dict[str, Any] | None = None
+    custom_params: CustomParams | None = None
 
 
 class GenerateBody(_Request):

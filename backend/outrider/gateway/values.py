@@ -36,6 +36,12 @@ def _is_ids(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(type(item) is int and item >= 0 for item in value)
 
 
+def _check_custom_params(params: dict[str, Any]) -> dict[str, Any]:
+    if "outrider" in params:
+        raise ValueError("must not hold outrider, where a lane finds its plan; wishes stand in the field outrider")
+    return params
+
+
 def _check_top_k(value: int) -> int:
     if value != -1 and value < 1:
         raise ValueError("expected -1 (off) or at least 1")
@@ -59,5 +65,6 @@ TopK = Annotated[
     AfterValidator(_check_top_k),
     WithJsonSchema({"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}),
 ]
+CustomParams = Annotated[dict[str, Any], AfterValidator(_check_custom_params)]
 Fraction = Annotated[StrictFloat, Field(ge=0, le=1)]
 Prompt = Annotated[Any, AfterValidator(_check_prompt), WithJsonSchema({"anyOf": _PROMPTS})]
