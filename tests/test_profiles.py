@@ -30,6 +30,12 @@ def test_a_lane_is_of_one_of_three_kinds(tmp_path):
     assert isinstance(load(tmp_path, "{name: a, kind: url, urls: ['http://x:1']}"), UrlSection)
 
 
+def test_copies_of_attention_share_their_gpus(tmp_path):
+    """As many GPUs as share a layer then do."""
+    parallel = "gpus: [0, 1], parallel: {tensor: 2, data: 2}, flags: [--enable-dp-attention]"
+    assert load(tmp_path, f"{{name: a, kind: sglang, {parallel}}}").gpus == (0, 1)
+
+
 def test_k_and_the_verified_tokens_have_defaults(tmp_path):
     """A chain verifies one token more than it drafts; off drafts nothing."""
     how = load(tmp_path, "{name: a, kind: sglang, speculation: {drafter: ngram}}").speculation
@@ -47,6 +53,7 @@ def test_k_and_the_verified_tokens_have_defaults(tmp_path):
         ("{name: a, kind: sglang, device: tpu}", "lanes.0.device: ", "'cuda' or 'cpu'"),
         ("{name: a, kind: sglang, device: cpu, gpus: [0]}", "lanes.0: ", "no gpus"),
         ("{name: a, kind: sglang, gpus: [0], parallel: {tensor: 2}}", "lanes.0: ", "spans 2"),
+        ("{name: a, kind: sglang, gpus: [0, 1], parallel: {tensor: 2, data: 2}}", "lanes.0: ", "data spans 4"),
         ("{name: a, kind: sglang, parallel: {nodes: 2}}", "lanes.0.parallel: ", "address"),
         ("{name: a, kind: sglang, flags: ['--port=3']}", "lanes.0.flags: ", "--port is set by the lane"),
         ("{name: a, kind: sglang, flags: [--max-running, '3']}", "lanes.0.flags: ", "--max-running is set by the"),

@@ -103,7 +103,7 @@ class ParallelSection(Section):
     pipeline: Annotated[int, Field(ge=1)] = 1
     """Groups of them that share the layers."""
     data: Annotated[int, Field(ge=1)] = 1
-    """Copies of all that."""
+    """Copies of all that, each on GPUs of its own unless the flags say `--enable-dp-attention`."""
     nodes: Annotated[int, Field(ge=1)] = 1
     """Machines; the gateway starts rank 0, `outrider lanes plan` prints what the others have to run."""
     address: str | None = None
@@ -165,11 +165,14 @@ class SGLangSection(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> SGLangSection:
-        spanned = self.parallel.tensor * self.parallel.pipeline
-        if self.device == "cpu" and (self.gpus or spanned * self.parallel.data * self.parallel.nodes > 1):
+        how = self.parallel
+        spanned = how.tensor * how.pipeline * how.data
+        if self.device == "cpu" and (self.gpus or spanned * how.nodes > 1):
             raise ValueError("a lane on a CPU has no gpus and spans one process")
-        if self.gpus and len(self.gpus) * self.parallel.nodes < spanned:
-            raise ValueError(f"gpus names {len(self.gpus)}, but tensor x pipeline spans {spanned}")
+        if "--enable-dp-attention" in self.flags:
+            spanned //= how.data  # the copies are of the attention alone, on the same GPUs
+        if self.gpus and len(self.gpus) * how.nodes < spanned:
+            raise ValueError(f"gpus names {len(self.gpus)}, but tensor x pipeline x data spans {spanned}")
         return self
 
 

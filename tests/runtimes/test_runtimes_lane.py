@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -31,6 +32,15 @@ def test_states_and_their_reasons():
     assert (lane.state, lane.url) == (LaneState.STARTING, "http://y")
     lane.stops()
     assert (lane.state, lane.url) == (LaneState.STOPPED, None)
+
+
+def test_a_load_is_shown_with_its_age():
+    """Of the reading and not of the answer; null while there is none."""
+    lane = ready_lane()
+    assert lane.to_wire()["load"] is None
+    lane.reports(LaneLoad(1, 0, 16, time.monotonic() - 7))
+    shown = lane.to_wire()["load"]
+    assert 7 <= shown["age_s"] < 60 and "read_at_s" not in shown
 
 
 def test_repr_shows_the_state():

@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.world import eventually
-from outrider.core import LaneState
+from outrider.core import GpuLoad, LaneState
+from outrider.profiles import SGLangSection, UrlSection
+from outrider.runtimes import load
 from outrider.runtimes.client import LaneClient
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.load import LaneWatch
@@ -148,6 +150,23 @@ async def with_gauges(page: str):
 
 def gauges(page: str) -> Reply:
     return Reply(200, (("Content-Type", "text/plain"),), (page.encode(),))
+
+
+@pytest.mark.parametrize(("device", "is_ours"), [("cuda", True), ("cpu", True), ("cuda", False)])
+async def test_gpus_are_read_of_servers_that_we_launch(device, is_ours, monkeypatch):
+    """Those that the profile names; a server of others, or on a CPU, has none that are known."""
+    asked = []
+    gpus = (GpuLoad(3, 0.5, 1, 2),)
+    monkeypatch.setattr(load, "read_gpus", lambda indices: asked.append(indices) or gpus)
+    async with ScriptedLane() as scripted:
+        profile = SGLangSection(name="a", kind="sglang", device=device, gpus=(3,) if device == "cuda" else ())
+        if not is_ours:
+            profile = UrlSection(name="a", kind="url", urls=[scripted.url])
+        lane = Lane("a", scripted.url, profile)
+        async with watched(lane):
+            await eventually(lambda: sum(request.path == "/v1/loads" for request in scripted.requests) > 2)
+            assert lane.gpus == (gpus if device == "cuda" and is_ours else None)
+    assert set(asked) == ({(3,)} if device == "cuda" and is_ours else set())
 
 
 async def test_without_loads_the_gauges_are_read():
