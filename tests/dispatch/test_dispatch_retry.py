@@ -188,7 +188,7 @@ async def test_a_full_lane_is_no_way_out_for_a_busy_one():
 
 async def test_a_lane_that_keeps_failing_is_left_out_and_comes_back():
     """Refusals and load never do that; a probe that is answered brings it back."""
-    for harmless in (400, 429, 503):
+    for harmless in (400, 408, 409, 422, 429, 503, 504):
         async with lanes(error_reply(harmless), error_reply(harmless)) as two:
             for _ in range(2 * MAX_FAILURES):
                 async with two.post():
