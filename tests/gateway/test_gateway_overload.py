@@ -25,10 +25,10 @@ ONE = {"max_in_flight": 1}
 @asynccontextmanager
 async def full(**limits):
     """A gateway whose only place is taken by a stream that hangs."""
-    async with world(lambda _request: HANGS, admission=AdmissionSection(**ONE, **limits)) as w:
-        async with w.chat(stream=True) as response:
-            await response.content.readuntil(b"\n\n")
-            yield w, response
+    limits = AdmissionSection(**ONE, **limits)
+    async with world(lambda _request: HANGS, admission=limits) as w, w.chat(stream=True) as response:
+        await response.content.readuntil(b"\n\n")
+        yield w
 
 
 async def refusal_of(response):
@@ -68,13 +68,13 @@ async def test_first_k_shrinks_then_speculation_ends_then_requests_queue_then_th
 
 async def test_refusals_of_the_queue_say_why():
     """At once, after waiting too long, by the request's own deadline, and in favour of one that is more urgent."""
-    async with full(max_queued=0) as (w, _), w.chat() as response:
+    async with full(max_queued=0) as w, w.chat() as response:
         assert await refusal_of(response) == (503, "queue_full", "overloaded_error", "true")
-    async with full(queue_timeout_s=0.05) as (w, _), w.chat() as response:
+    async with full(queue_timeout_s=0.05) as w, w.chat() as response:
         assert await refusal_of(response) == (408, "queue_timeout", "overloaded_error", "true")
-    async with full() as (w, _), w.chat(headers={"x-outrider-deadline-ms": "50"}) as response:
+    async with full() as w, w.chat(headers={"x-outrider-deadline-ms": "50"}) as response:
         assert await refusal_of(response) == (504, "deadline_exceeded", "server_error", "false")
-    async with full(max_queued=1) as (w, _):
+    async with full(max_queued=1) as w:
         bulk = asyncio.create_task(w.chat(headers={"x-outrider-priority": "bulk"}).__aenter__())
         await eventually(lambda: w.gateway.admission.num_queued == 1)
         urgent = asyncio.create_task(w.chat(headers={"x-outrider-priority": "interactive"}).__aenter__())
@@ -89,18 +89,18 @@ async def test_every_limit_of_a_key_is_a_429_with_a_time(limits):
     """The second request is one too many, whatever is limited."""
     goes_on = asyncio.Event()
     reply = Reply(200, EVENTS, (DELTA, goes_on, *chat_reply(stream=True).steps))
-    async with world(lambda _request: reply, auth=auth(**limits)) as w:
-        async with w.chat(stream=True, headers=bearer("secret")) as first:
-            await first.content.readuntil(b"\n\n")
-            if "max_concurrent" not in limits:
-                goes_on.set()
-                await first.read()
-            async with w.chat(headers=bearer("secret")) as response:
-                expected = (429, "rate_limit_exceeded", "rate_limit_error", "true")
-                assert await refusal_of(response) == expected
-                assert int(response.headers["Retry-After"]) >= 1
+    making = world(lambda _request: reply, auth=auth(**limits))
+    async with making as w, w.chat(stream=True, headers=bearer("secret")) as first:
+        await first.content.readuntil(b"\n\n")
+        if "max_concurrent" not in limits:
             goes_on.set()
             await first.read()
+        async with w.chat(headers=bearer("secret")) as response:
+            expected = (429, "rate_limit_exceeded", "rate_limit_error", "true")
+            assert await refusal_of(response) == expected
+            assert int(response.headers["Retry-After"]) >= 1
+        goes_on.set()
+        await first.read()
 
 
 @pytest.mark.parametrize("status", [429, 503])
