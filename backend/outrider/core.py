@@ -263,6 +263,7 @@ class LaneState(Enum):
 
     STARTING = "starting"  # launched or first contacted, not ready yet
     READY = "ready"  # takes requests
+    PAUSED = "paused"  # answers that it takes none for now; what it runs goes on
     FAILED = "failed"  # died or stopped answering; a restart is scheduled
     STOPPED = "stopped"  # stopped by us, for good
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from gateway.world import CHAT, COMPLETIONS, MESSAGES, eventually, world
 from outrider.app import serving
 from outrider.config import Config, ServerSection
+from outrider.core import LaneState
 from outrider.runtimes.lane import Lane
+from outrider.runtimes.scripted_replies import Reply, chat_reply
 
 
 async def test_models_are_the_lanes_own_entries():
@@ -79,6 +81,29 @@ async def test_ready_says_no_more_than_states():
                 "runs": "not kept",
             }
             w.lane.fails("its process ended: TOKEN=hunter2", is_gone=True)
+
+
+async def test_a_lane_that_pauses_takes_nothing_new_and_ends_what_it_has():
+    """By its own word, as before weights are loaded anew; then the gateway is not ready, and later is again."""
+    goes_on = asyncio.Event()
+    steps = chat_reply(stream=True).steps
+    events = (("Content-Type", "text/event-stream"),)
+    async with world(lambda _request: Reply(200, events, (*steps[:2], goes_on, *steps[2:]))) as w:
+        async with w.chat(stream=True) as running:
+            await running.content.readuntil(b"\n\n")
+            w.scripted.is_ready = False
+            await eventually(lambda: w.lane.state is LaneState.PAUSED)
+            async with w.http.get(w.gateway.url + "/ready") as response:
+                assert response.status == 503 and (await response.json())["lanes"][0]["state"] == "paused"
+            assert await w.metric('outrider_lane_state{lane="scripted",state="paused"}') == 1
+            async with w.chat() as response:
+                assert response.status == 503 and "is paused" in (await response.json())["error"]["message"]
+            goes_on.set()
+            assert b"[DONE]" in await running.read()
+        w.scripted.is_ready = True
+        await eventually(lambda: w.lane.is_ready)
+        async with w.chat(stream=True) as response:
+            assert response.status == 200
 
 
 async def test_every_answer_has_the_plan_in_its_headers():
