@@ -293,8 +293,7 @@ class Outcome:
     is_sent: bool = False
     """Something of it was sent to a lane."""
     num_events: int = 0  # of a stream, relayed
-    num_slow_gaps: int = 0
-    """Pauses between two events of a stream that a reader notices."""
+    num_slow_gaps: int = 0  # pauses between two events of a stream that a reader notices
     workload: str = "none"
     """The workload that decided; `none` when the request ended before."""
     tenant: str = "none"
