@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+import os
+import resource
+import time
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import aiohttp
 import pytest
@@ -12,6 +15,7 @@ from gateway.test_gateway_access import auth, bearer
 from gateway.world import CHAT, MESSAGES, eventually, world
 from outrider.app import serving
 from outrider.config import AdmissionSection, Config, ServerSection
+from outrider.runtimes.breaker import MAX_FAILURES
 from outrider.runtimes.lane import Lane
 from outrider.runtimes.scripted import ScriptedLane
 from outrider.runtimes.scripted_replies import Fault, Reply, chat_reply, error_reply
@@ -108,6 +112,47 @@ async def test_a_lane_that_is_full_says_so_by_a_code(status):
     """SGLang gives its status for a code, or none."""
     async with world(lambda _request: error_reply(status, headers=[("Retry-After", "2")])) as w, w.chat() as response:
         assert await refusal_of(response) == (status, "lane_busy", "overloaded_error", "true")
+
+
+@contextmanager
+def few_files():
+    """What is given takes all files that this process may open, as too many clients do."""
+    held = []
+
+    def take_all():
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+
+    first = os.dup(0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first + 8, hard))
+    try:
+        yield take_all
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for one in (first, *held):
+            os.close(one)
+
+
+async def test_want_of_connections_of_our_own_is_no_fault_of_a_lane():
+    """Neither its breaker nor its state changes by it: the next request is answered as soon as there are some."""
+    async with world() as w:
+        async with w.chat() as response:
+            await response.read()
+        with few_files() as take_all:
+            ends_s, num = time.monotonic() + 2.0, 0  # four polls of the lane
+            while num < MAX_FAILURES + 1 or time.monotonic() < ends_s:
+                w.gateway.client.connections.close()
+                await asyncio.sleep(0.02)
+                take_all()
+                async with w.chat() as response:
+                    if response.status != 200:
+                        num += 1
+                        assert await refusal_of(response) == (503, "lane_unavailable", "server_error", "true")
+            assert (w.lane.is_ready, w.lane.breaker.num_failures) == (True, 0)
+        async with w.chat() as response:
+            assert response.status == 200
 
 
 async def test_a_model_whose_lanes_hang_takes_no_place_of_another():

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.core import GpuLoad, LaneLoad, LaneState
-from outrider.errors import LaneFailed
+from outrider.errors import LaneFailed, LaneUnavailable
 from outrider.profiles import SGLangSection
 from outrider.runtimes.abilities import Abilities, read_abilities
 from outrider.runtimes.client import LaneClient
@@ -61,6 +61,8 @@ class LaneWatch:
             else:
                 await self._probe(url)
             self._num_failures = 0
+        except LaneUnavailable:
+            pass  # there are no more connections to be had here, which is no news of the lane
         except LaneFailed as error:
             self._failed(url, error)
 
