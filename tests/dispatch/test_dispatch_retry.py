@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 import pytest
 
-from gateway.world import CHAT, eventually
+from gateway.world import CHAT, SOON, eventually
 from outrider.app import Gateway, serving
 from outrider.config import AdmissionSection, AuthSection, Config, KeySection, PolicySection, ServerSection
 from outrider.core import LaneLoad, Outcome
@@ -148,7 +148,11 @@ async def test_a_client_that_leaves_a_second_attempt_ends_it():
         asking = asyncio.create_task(two.post().__aenter__())
         await eventually(lambda: two.rids()[1])
         asking.cancel()
-        await eventually(lambda: any(one.path == "/abort_request" for one in two.scripted[1].requests))
+        lane = two.scripted[1]
+        looks = await eventually(
+            lambda: lane.disconnects and any(one.path == "/abort_request" for one in lane.requests)
+        )
+        assert looks < SOON
         told = [one.json()["rid"] for one in two.scripted[1].requests if one.path == "/abort_request"]
         await eventually(lambda: two.outcomes)
         assert (told, len(two.rids()[0])) == (two.rids()[1], 1)

@@ -151,6 +151,7 @@ async def test_want_of_connections_of_our_own_is_no_fault_of_a_lane():
                         num += 1
                         assert await refusal_of(response) == (503, "lane_unavailable", "server_error", "true")
             assert (w.lane.is_ready, w.lane.breaker.num_failures) == (True, 0)
+            assert await w.metric('outrider_aborts_sent_total{result="failed"}') == 0
         async with w.chat() as response:
             assert response.status == 200
 

@@ -148,7 +148,7 @@ class _Opened:
             try:
                 with _Translated(self._lane):
                     connection = await self._post()
-            except LaneFailed:
+            except (LaneFailed, LaneUnavailable):
                 is_running = False
                 raise
             if connection.status != 200:
