@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.test_gateway_access import auth, bearer
 from gateway.world import CHAT, COMPLETIONS, MESSAGES, eventually, world
 from outrider.app import serving
 from outrider.config import Config, ServerSection
 from outrider.core import LaneState
 from outrider.runtimes.lane import Lane
-from outrider.runtimes.scripted_replies import Reply, chat_reply
+from outrider.runtimes.scripted_replies import SENTENCE, Reply, chat_reply, default_reply
 
 
 async def test_models_are_the_lanes_own_entries():
@@ -132,6 +133,35 @@ async def test_metrics_tell_what_happened():
         assert await w.metric('outrider_lane_state{lane="scripted",state="ready"}') == 1
         assert await w.metric("outrider_in_flight") == 0
         assert await w.metric("outrider_queued") == 0
+
+
+async def test_every_figure_of_a_stream_moves():
+    """Times, tokens a step, pauses, acceptance and waste by workload and tenant, and the loop's own lateness."""
+
+    def paused(request):
+        good = default_reply(request)
+        return Reply(good.status, good.headers, (*good.steps[:3], 0.6, *good.steps[3:]))
+
+    async with world(paused, auth=auth(tenant="acme")) as w:
+        options = {"stream_options": {"include_usage": True}, "outrider": {"drafter": "ngram", "k": 3}}
+        async with w.chat(stream=True, headers=bearer("secret"), **options) as response:
+            assert b"[DONE]" in await response.read()
+        for name in (
+            "queue_seconds",
+            "first_event_seconds",
+            "inter_token_seconds",
+            "total_seconds",
+            "tokens_per_step",
+        ):
+            assert await w.metric(f"outrider_{name}_count") == 1, name
+        assert await w.metric("outrider_inter_token_seconds_sum") > 0.6 / len(SENTENCE)
+        assert await w.metric("outrider_slow_gaps_total") == 1
+        assert await w.metric("outrider_verify_steps_total") == 3
+        whose = '{tenant="acme",workload="code"}'
+        assert await w.metric(f"outrider_accept_length_count{whose}") == 1
+        assert await w.metric(f"outrider_wasted_draft_tokens_total{whose}") == 7
+        assert await w.metric(f"outrider_completion_tokens_total{whose}") == len(SENTENCE)
+        assert await w.metric("outrider_event_loop_lag_seconds_count") > 0
 
 
 async def test_64_concurrent_requests_complete():
