@@ -216,6 +216,7 @@ async def test_min_p_goes_to_the_lane_that_honours_it(path):
         (GENERATE, {"sampling_params": {"sampling_seed": 2**63}}, "sampling_params.sampling_seed"),
         (GENERATE, {"sampling_params": [{}]}, "sampling_params"),
         (GENERATE, {"text": 3}, "text"),
+        (GENERATE, {"background": True}, "background"),
         (GENERATE, {"outrider": {"k": 99}}, "outrider.k"),
         (RESPONSES, {"input": None}, "input"),
         (RESPONSES, {"seed": 3}, "seed"),
