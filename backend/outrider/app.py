@@ -26,7 +26,7 @@ from outrider.config import (
     policy_folders,
 )
 from outrider.core import Outcome
-from outrider.dispatch.admission import Admission
+from outrider.dispatch.admission import Admissions
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
 from outrider.dispatch.keys import KeyRing
@@ -34,8 +34,8 @@ from outrider.dispatch.learning import LearningStore, kept, learning_key
 from outrider.errors import ConfigError, SetupError
 from outrider.gateway.access import guard
 from outrider.gateway.background import Background, opened
-from outrider.gateway.boundary import add_headers, boundary
-from outrider.gateway.listening import listen
+from outrider.gateway.boundary import add_headers, boundary, refusing
+from outrider.gateway.listening import Runner, listen
 from outrider.gateway.orders import Orders
 from outrider.gateway.routes import Routes
 from outrider.policy.loader import Source
@@ -56,8 +56,6 @@ from outrider.workers.share import ALONE, Share
 
 logger = logging.getLogger(__name__)
 
-#: Cancelled handlers get this long to unwind.
-_UNWIND_S = 0.25
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -66,7 +64,7 @@ class Gateway:
     """The parts of one gateway, and where it listens once it does."""
 
     pool: Pool
-    admission: Admission
+    admission: Admissions
     dispatcher: Dispatcher
     client: LaneClient
     metrics: Metrics
@@ -135,7 +133,7 @@ def build(
         pool = Pool(member.lanes, member.drained)
     rolls = tuple(Roll(one, pool, client) for one in config.lanes if lanes is None and isinstance(one, UrlSection))
     config = share.of_config(config)
-    admission = Admission(config.admission)
+    admission = Admissions(config.admission)
     store = None if config.policy.learning is None else LearningStore(config.policy.learning, share.index)
     learner = None if store is None else store.load(learning_key(config))
     folders = policy_folders(config.policy.directories)
@@ -244,10 +242,7 @@ async def serving(
     """
     config = config or Config()
     app = build(config, lanes, on_outcome, member)
-    # Without handler_cancellation a client that leaves would not be noticed before the next write.
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_UNWIND_S,
-        keepalive_timeout=config.server.idle_timeout_s, max_line_size=config.server.max_header_bytes,
-        max_field_size=config.server.max_header_bytes)  # fmt: skip
+    runner = Runner(app, config.server, refusing(app[GATEWAY].metrics))
     await runner.setup()
     try:
         app[GATEWAY].url = await listen(runner, config.server, shares_port=member is not None)

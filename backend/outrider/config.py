@@ -50,12 +50,13 @@ class ServerSection(Section):
 
 
 class AdmissionSection(Section):
-    """Order and limits before a request is sent to a lane."""
+    """Order and limits before a request is sent to a lane; the lanes of each model have places and a queue apart."""
 
     max_in_flight: Annotated[int, Field(ge=1)] = 256
-    """Requests sent to lanes at one time."""
+    """Requests at the lanes of one model at one time."""
     max_queued: Annotated[int, Field(ge=0)] = 1024
-    """Requests that wait; a more urgent one takes the place of a less urgent one, others are refused."""
+    """Requests that wait for the lanes of one model; a more urgent one takes the place of a less urgent one, others
+    are refused."""
     queue_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """Longest wait for a place."""
     request_timeout_s: Annotated[float, Field(gt=0)] | None = None

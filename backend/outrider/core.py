@@ -263,6 +263,7 @@ class LaneState(Enum):
 
     STARTING = "starting"  # launched or first contacted, not ready yet
     READY = "ready"  # takes requests
+    PAUSED = "paused"  # answers that it takes none for now; what it runs goes on
     FAILED = "failed"  # died or stopped answering; a restart is scheduled
     STOPPED = "stopped"  # stopped by us, for good
 
@@ -292,8 +293,7 @@ class Outcome:
     is_sent: bool = False
     """Something of it was sent to a lane."""
     num_events: int = 0  # of a stream, relayed
-    num_slow_gaps: int = 0
-    """Pauses between two events of a stream that a reader notices."""
+    num_slow_gaps: int = 0  # pauses between two events of a stream that a reader notices
     workload: str = "none"
     """The workload that decided; `none` when the request ended before."""
     tenant: str = "none"

@@ -12,6 +12,7 @@ OutriderError
 │   ├── MethodNotAllowed         405 method_not_allowed
 │   ├── BodyTooLarge             413 body_too_large
 │   ├── UnsupportedMediaType     415 unsupported_media_type
+│   ├── ReloadRefused            422 reload_refused
 │   └── Rejected                 any other 4xx of a lane
 ├── ServiceError                 the caller may try again
 │   ├── QueueFull                503 queue_full
@@ -128,6 +129,10 @@ class BodyTooLarge(RequestError, status=413, code="body_too_large"):
 
 class UnsupportedMediaType(RequestError, status=415, code="unsupported_media_type"):
     """The body is not `application/json`."""
+
+
+class ReloadRefused(RequestError, status=422, code="reload_refused"):
+    """A policy or key file is wrong; the last good ones stay in force."""
 
 
 class Rejected(RequestError):

@@ -13,7 +13,7 @@ import pytest
 from gateway.world import eventually
 from outrider.config import AdmissionSection, KeySection, packaged_data
 from outrider.core import Hints, LaneLoad, SpecStats
-from outrider.dispatch.admission import Admission
+from outrider.dispatch.admission import Admissions
 from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
 from outrider.dispatch.keys import Key
@@ -53,7 +53,7 @@ class Parts:
     def __init__(self, url, client, limits):
         self.lane = Lane("one", url)
         self.lane.becomes_ready([ModelCard("m", {"id": "m"})])
-        self.admission = Admission(limits)
+        self.admission = Admissions(limits)
         self.pool = Pool([self.lane])
         self.outcomes = []
         self.dispatcher = Dispatcher(
@@ -114,7 +114,7 @@ async def test_a_lanes_error_is_the_outcome(status, kind):
 
 async def test_an_unknown_model_is_refused_before_the_queue():
     """It takes no place and waits for none."""
-    async with parts(max_in_flight=1) as p, p.admission.slot():
+    async with parts(max_in_flight=1) as p, p.admission.of("m").slot():
         with pytest.raises(ModelNotFound):
             await relay(p.dispatcher, make_call(model="other"))
         assert [outcome.status for outcome in p.outcomes] == [404]
@@ -132,12 +132,12 @@ async def test_no_ready_lane_is_unavailable():
 async def test_queue_errors_are_outcomes():
     """A full queue and a wait that is too long."""
     async with parts(max_in_flight=1, max_queued=0) as p:
-        async with p.admission.slot():
+        async with p.admission.of("m").slot():
             with pytest.raises(QueueFull):
                 await relay(p.dispatcher, make_call())
         p.assert_free(503)
     async with parts(max_in_flight=1, queue_timeout_s=0.02) as p:
-        async with p.admission.slot():
+        async with p.admission.of("m").slot():
             with pytest.raises(QueueTimeout):
                 await relay(p.dispatcher, make_call())
         p.assert_free(408)
@@ -152,7 +152,7 @@ async def test_what_was_never_sent_is_not_counted_on_its_key():
         return [key.headers()[f"x-ratelimit-remaining-{what}"] for what in ("requests", "tokens")]
 
     async with parts(lambda _request: error_reply(400), max_in_flight=1, max_queued=1) as p:
-        async with p.admission.slot():
+        async with p.admission.of("m").slot():
             queued = asyncio.create_task(relay(p.dispatcher, make_call(key=key)))
             await eventually(lambda: p.admission.num_queued == 1)
             with pytest.raises(QueueFull):

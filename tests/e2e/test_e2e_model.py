@@ -71,7 +71,7 @@ async def test_hot_creative_text_is_not_speculated(client: AsyncClient) -> None:
     [
         ({"model": "gpt-9"}, ModelNotFound, "model"),
         ({"max_tokens": 9000}, ContextLengthExceeded, "messages"),
-        ({"extra_body": {"tools": [{"type": "function"}]}}, InvalidRequest, "tools.0.function"),
+        ({"extra_body": {"tools": [{"type": "function"}]}}, InvalidRequest, "tools[0].function"),
         ({"extra_body": {"outrider": {"kk": 3}}}, InvalidRequest, "outrider.kk"),
     ],
 )

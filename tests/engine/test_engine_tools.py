@@ -93,12 +93,12 @@ def test_tools_reach_the_template(tmp_path: Path, toy_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]},
-         "tools.0.function.parameters"),
+         "tools[0].function.parameters"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
-         "messages.0.tool_calls.0.function.arguments"),
+         "messages[0].tool_calls[0].function.arguments"),
     ],
 )  # fmt: skip
 def test_wrong_tools_are_named(fields: Any, param: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 
 import pytest
 
@@ -47,13 +49,17 @@ async def test_leaving_before_anything_was_said(is_stream, steps):
         await assert_was_left(w)
 
 
-async def test_leaving_mid_stream():
-    """After some events, while the lane is silent."""
+async def test_leaving_mid_stream(caplog):
+    """After some events, while the lane is silent; the access log has 499, which no client is told."""
+    caplog.set_level(logging.INFO, "outrider.access")
     async with world(lambda _request: Reply(200, EVENTS, (DELTA, DELTA, Fault.HANG))) as w:
         response = await w.chat(stream=True)
         await response.content.readuntil(b"\n\n")
         response.close()
         await assert_was_left(w)
+        assert await w.metric('outrider_requests_total{route="/v1/chat/completions",status="499"}') == 1
+    lines = [json.loads(one.message) for one in caplog.records if one.name == "outrider.access"]
+    assert [one["status"] for one in lines if one["route"] == CHAT] == [499]
 
 
 async def test_leaving_while_events_flow():

@@ -217,6 +217,7 @@ async def test_min_p_goes_to_the_lane_that_honours_it(path):
         (GENERATE, {"sampling_params": [{}]}, "sampling_params"),
         (GENERATE, {"sampling_params": {"custom_params": {"outrider": 9}}}, "sampling_params.custom_params"),
         (GENERATE, {"text": 3}, "text"),
+        (GENERATE, {"background": True}, "background"),
         (GENERATE, {"outrider": {"k": 99}}, "outrider.k"),
         (RESPONSES, {"input": None}, "input"),
         (RESPONSES, {"seed": 3}, "seed"),

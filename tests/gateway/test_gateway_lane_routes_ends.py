@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -13,6 +14,7 @@ from gateway.test_gateway_lane_routes import (
     MESSAGE_EVENTS,
     MESSAGES,
     NGRAM,
+    RESPONSE,
     RESPONSE_EVENTS,
     RESPONSES,
     generated,
@@ -24,6 +26,7 @@ from gateway.world import CHAT, world
 from outrider.config import RunsSection
 from outrider.runtimes.scripted_replies import SENTENCE, Reply, event, json_reply
 from outrider.sse import SSEDecoder
+from runs.databases import locked
 
 
 @pytest.mark.parametrize(("path", "events"), [(RESPONSES, RESPONSE_EVENTS), (MESSAGES, MESSAGE_EVENTS)])
@@ -130,3 +133,71 @@ async def test_a_response_in_the_background_is_told_by_us_and_shown_whole(tmp_pa
             shown = await response.json()
     assert (shown["status"], shown["id"]) == ("completed", made["id"])
     assert shown["output"][0]["content"][0]["text"] == "".join(SENTENCE)
+
+
+def told_by_the_lane(request):
+    """A response with the id that the request gives it, as SGLang has it."""
+    body = request.json()
+    part = {"type": "output_text", "text": "hi", "annotations": []}
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
+    response = RESPONSE | {"id": body["request_id"], "output": [item]}
+    if body.get("stream"):
+        last = named("response.completed", response=response, sequence_number=7)
+        return Reply(200, EVENTS, (*RESPONSE_EVENTS[:2], last))
+    return json_reply(response)
+
+
+@asynccontextmanager
+async def stored(folder, **options):
+    """A lane that has the route, behind a gateway that has a store."""
+    runs = RunsSection(url=f"sqlite+aiosqlite:///{folder}/runs.sqlite", **options)
+    async with world(runs=runs) as w:
+        w.scripted.info, w.scripted.overrides[RESPONSES] = dict(NGRAM), told_by_the_lane
+        w.lane.fails("asked again")
+        await w.lane.wait_until_ready()
+        yield w
+
+
+async def test_responses_of_the_lane_s_own_route_are_got_listed_continued_and_deleted(tmp_path):
+    """Lanes forget them: they are kept as they were told, before the client hears of their end."""
+    async with stored(tmp_path) as w:
+
+        async def ask(way, path, **params):
+            async with w.http.request(way, f"{w.gateway.url}{RESPONSES}/{path}", params=params) as response:
+                return response.status, await response.json()
+
+        async with w.post(BODIES[RESPONSES], RESPONSES) as response:
+            whole = await response.json()
+        async with w.post(BODIES[RESPONSES] | {"stream": True}, RESPONSES) as response:
+            raw = await response.read()
+            streamed = parsed(raw)[-1]["response"]
+        assert b"".join(RESPONSE_EVENTS[:2]) in raw and "outrider" in parsed(raw)[-1]
+        for made in (whole, streamed):
+            assert await ask("GET", made["id"]) == (200, made)
+            items = (await ask("GET", made["id"] + "/input_items"))[1]["data"]
+            assert [item["content"][0]["text"] for item in items] == ["hello"]
+            assert await ask("POST", made["id"] + "/cancel") == (200, made)
+        more = {"input": "go on", "model": "scripted", "previous_response_id": streamed["id"]}
+        async with w.post(more, RESPONSES) as response:
+            assert response.status == 200
+        said = [(one["role"], one["content"]) for one in w.upstream.json()["messages"]]
+        assert said == [("user", "hello"), ("assistant", "hi"), ("user", "go on")]
+        assert (await ask("DELETE", whole["id"]))[1]["deleted"] is True
+        async with w.post(BODIES[RESPONSES] | {"store": False}, RESPONSES) as response:
+            unkept = await response.json()
+        for missing in (whole["id"], unkept["id"]):
+            assert (await ask("GET", missing))[0] == 404
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_response_that_is_to_be_stored_and_cannot_be_is_an_error(tmp_path, is_stream):
+    """One that need not be is told all the same."""
+    async with stored(tmp_path, timeout_s=0.2) as w:
+        db = await locked(tmp_path)
+        for store, is_told in ((None, True), (True, False)):
+            body = BODIES[RESPONSES] | {"stream": is_stream, "store": store}
+            async with w.post(body, RESPONSES) as response:
+                raw = await response.read()
+            assert (b'"status":"completed"' in raw) == is_told
+            assert (b"store_unavailable" in raw) != is_told
+        db.close()

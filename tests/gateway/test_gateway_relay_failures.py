@@ -78,9 +78,12 @@ LATE = [
     ((DELTA, FINISH), "lane_failed"),
     ((DELTA, b"data: {cut"), "lane_failed"),
     ((DELTA, b"data: garbage\n\n", DELTA), "lane_failed"),
-    ((DELTA, error_event(503, "full"), DONE), "503"),
+    ((DELTA, error_event(503, "full"), DONE), "lane_busy"),
     ((DELTA, event({"choices": [{"index": 0, "finish_reason": "abort"}]}), DONE), "lane_failed"),
-    ((DELTA, event({"choices": [{"index": 0, "finish_reason": {"type": "abort", "status_code": 503}}]}), DONE), None),
+    (
+        (DELTA, event({"choices": [{"index": 0, "finish_reason": {"type": "abort", "status_code": 503}}]}), DONE),
+        "lane_busy",
+    ),
 ]
 
 

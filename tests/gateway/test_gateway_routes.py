@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.test_gateway_access import auth, bearer
 from gateway.world import CHAT, COMPLETIONS, MESSAGES, eventually, world
 from outrider.app import serving
 from outrider.config import Config, ServerSection
+from outrider.core import LaneState
 from outrider.runtimes.lane import Lane
+from outrider.runtimes.scripted_replies import SENTENCE, Reply, chat_reply, default_reply
 
 
 async def test_models_are_the_lanes_own_entries():
@@ -81,6 +84,29 @@ async def test_ready_says_no_more_than_states():
             w.lane.fails("its process ended: TOKEN=hunter2", is_gone=True)
 
 
+async def test_a_lane_that_pauses_takes_nothing_new_and_ends_what_it_has():
+    """By its own word, as before weights are loaded anew; then the gateway is not ready, and later is again."""
+    goes_on = asyncio.Event()
+    steps = chat_reply(stream=True).steps
+    events = (("Content-Type", "text/event-stream"),)
+    async with world(lambda _request: Reply(200, events, (*steps[:2], goes_on, *steps[2:]))) as w:
+        async with w.chat(stream=True) as running:
+            await running.content.readuntil(b"\n\n")
+            w.scripted.is_ready = False
+            await eventually(lambda: w.lane.state is LaneState.PAUSED)
+            async with w.http.get(w.gateway.url + "/ready") as response:
+                assert response.status == 503 and (await response.json())["lanes"][0]["state"] == "paused"
+            assert await w.metric('outrider_lane_state{lane="scripted",state="paused"}') == 1
+            async with w.chat() as response:
+                assert response.status == 503 and "is paused" in (await response.json())["error"]["message"]
+            goes_on.set()
+            assert b"[DONE]" in await running.read()
+        w.scripted.is_ready = True
+        await eventually(lambda: w.lane.is_ready)
+        async with w.chat(stream=True) as response:
+            assert response.status == 200
+
+
 async def test_every_answer_has_the_plan_in_its_headers():
     """Whole answers, streams, and failures after the decision."""
     async with world() as w:
@@ -107,6 +133,35 @@ async def test_metrics_tell_what_happened():
         assert await w.metric('outrider_lane_state{lane="scripted",state="ready"}') == 1
         assert await w.metric("outrider_in_flight") == 0
         assert await w.metric("outrider_queued") == 0
+
+
+async def test_every_figure_of_a_stream_moves():
+    """Times, tokens a step, pauses, acceptance and waste by workload and tenant, and the loop's own lateness."""
+
+    def paused(request):
+        good = default_reply(request)
+        return Reply(good.status, good.headers, (*good.steps[:3], 0.6, *good.steps[3:]))
+
+    async with world(paused, auth=auth(tenant="acme")) as w:
+        options = {"stream_options": {"include_usage": True}, "outrider": {"drafter": "ngram", "k": 3}}
+        async with w.chat(stream=True, headers=bearer("secret"), **options) as response:
+            assert b"[DONE]" in await response.read()
+        for name in (
+            "queue_seconds",
+            "first_event_seconds",
+            "inter_token_seconds",
+            "total_seconds",
+            "tokens_per_step",
+        ):
+            assert await w.metric(f"outrider_{name}_count") == 1, name
+        assert await w.metric("outrider_inter_token_seconds_sum") > 0.6 / len(SENTENCE)
+        assert await w.metric("outrider_slow_gaps_total") == 1
+        assert await w.metric("outrider_verify_steps_total") == 3
+        whose = '{tenant="acme",workload="code"}'
+        assert await w.metric(f"outrider_accept_length_count{whose}") == 1
+        assert await w.metric(f"outrider_wasted_draft_tokens_total{whose}") == 7
+        assert await w.metric(f"outrider_completion_tokens_total{whose}") == len(SENTENCE)
+        assert await w.metric("outrider_event_loop_lag_seconds_count") > 0
 
 
 async def test_64_concurrent_requests_complete():

@@ -92,6 +92,7 @@ async def test_structured_output_and_the_ends_that_are_not_the_answer_s_own():
     assert sent == {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}, "strict": True}}
     assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert last.type == "response.incomplete"
+    assert [one.output[-1].status for one in (answer, last.response)] == ["incomplete", "incomplete"]
     assert message.stop_reason == "max_tokens"
 
 

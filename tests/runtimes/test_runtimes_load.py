@@ -53,6 +53,32 @@ async def test_the_load_is_read_again_and_again():
             assert lane.is_ready
 
 
+async def test_a_lane_that_says_it_is_not_ready_is_paused_until_it_is():
+    """When it says so several times in a row, not once; nobody who waits for it is told that it failed."""
+    async with ScriptedLane() as scripted:
+        lane, failures = Lane("a", scripted.url), []
+        lane.on_failure.add(lambda: failures.append(lane))
+        answers = iter([200, 503, 503, 200, 503, 503, 503])
+        told = []
+
+        def ready(_request):
+            told.append(next(answers, 503))
+            return json_reply({}, told[-1])
+
+        scripted.overrides["/ready"] = ready
+        async with watched(lane):
+            await eventually(lambda: lane.state is LaneState.PAUSED)
+            assert (told, lane.reason) == ([200, 503, 503, 200, 503, 503, 503], "/ready answers 503")
+            del scripted.overrides["/ready"]
+            await eventually(lambda: lane.is_ready)
+            assert not failures
+            scripted.is_ready = False
+            await eventually(lambda: lane.state is LaneState.PAUSED)
+            await scripted.__aexit__(None, None, None)
+            await eventually(lambda: lane.state is LaneState.FAILED)
+            assert failures == [lane]
+
+
 async def test_a_lane_that_vanishes_fails_and_recovers_when_it_is_back():
     """After several polls without an answer, not after one."""
     async with ScriptedLane() as scripted:

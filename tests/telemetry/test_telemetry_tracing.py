@@ -74,7 +74,7 @@ async def test_failures_are_told():
         async with w.chat(model="other") as response:
             assert response.status == 404
         lane, caller = (one for one in exporter.get_finished_spans() if one.parent is None)
-        assert (lane.status.is_ok, lane.attributes["error.type"]) == (False, "503")
+        assert (lane.status.is_ok, lane.attributes["error.type"]) == (False, "lane_busy")
         assert (caller.status.is_ok, caller.attributes["error.type"]) == (True, "model_not_found")
 
 

@@ -1,10 +1,13 @@
-"""Admission: how many requests are at lanes, and who waits for a place: by priority, then tenants in turn."""
+"""Admission: how many requests are at lanes, and who waits for a place: by priority, then tenants in turn.
+
+Each group of lanes has places and a queue of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
+from functools import partial
 from typing import NamedTuple
 
 from outrider.config import AdmissionSection
@@ -170,3 +173,25 @@ class Admission:
         if left_s < limit_s:
             raise DeadlineExceeded("the deadline passed while the request waited for a place")
         raise QueueTimeout(f"no place became free within {limit_s:g} s", retry_after_s=_RETRY_AFTER_S)
+
+
+class Admissions:
+    """An `Admission` for each group of lanes: where one model's lanes are full or hang, no other model waits."""
+
+    def __init__(self, limits: AdmissionSection) -> None:
+        self.limits = limits
+        self._groups: defaultdict[str, Admission] = defaultdict(partial(Admission, limits))
+
+    def of(self, model: str) -> Admission:
+        """Of the lanes that serve this model, which some lane does."""
+        return self._groups[model]
+
+    @property
+    def num_in_flight(self) -> int:
+        """Over all groups."""
+        return sum(one.num_in_flight for one in self._groups.values())
+
+    @property
+    def num_queued(self) -> int:
+        """Over all groups."""
+        return sum(one.num_queued for one in self._groups.values())

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from outrider.core import Outcome
-from outrider.dispatch.admission import Admission
+from outrider.dispatch.admission import Admission, Admissions
 from outrider.dispatch.call import Call
 from outrider.dispatch.learning import LearningStore, feedback_of
 from outrider.dispatch.replays import Replays
@@ -39,7 +39,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        admission: Admission,
+        admission: Admissions,
         pool: Pool,
         client: LaneClient,
         files: PolicyFiles,
@@ -152,7 +152,9 @@ class _Held:
         self._outcome = Outcome(status=500, error_code="internal_error", tenant=call.claim.tenant)
         self._run: Run | None = None
         self._trace: Trace | None = None
-        self._is_counted = self._has_place = False
+        self._is_counted = False
+        self._admission: Admission | None = None
+        """Where it has a place."""
 
     async def __aenter__(self) -> Run:
         dispatcher, call = self._dispatcher, self._call
@@ -174,8 +176,9 @@ class _Held:
         if call.key is not None:
             call.key.enter(asked_s)
             self._is_counted = True
-        await dispatcher._admission.slot(call.claim).__aenter__()
-        self._has_place = True
+        admission = dispatcher._admission.of(model)
+        await admission.slot(call.claim).__aenter__()
+        self._admission = admission
         now_s, outcome = time.monotonic(), self._outcome
         outcome.phases["admit"], outcome.queued_s = now_s - call.arrived_at_s, now_s - asked_s
         return dispatcher._start(call, model, outcome)
@@ -187,8 +190,8 @@ class _Held:
         outcome, run = self._outcome, self._run
         if run is not None:
             run.lane.leave()
-        if self._has_place:
-            self._dispatcher._admission.leave()
+        if self._admission is not None:
+            self._admission.leave()
         if self._is_counted:
             self._charge()
         if isinstance(error, APIError):

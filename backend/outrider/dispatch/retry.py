@@ -7,11 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from outrider.dispatch.judge import BUSY, judge
+from outrider.dispatch.judge import judge
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneFailed, StoreUnavailable
 from outrider.policy.decision import Decision
 from outrider.runtimes.lane import Lane
+from outrider.runtimes.protocol import BUSY
 
 logger = logging.getLogger(__name__)
 

@@ -261,5 +261,7 @@ def validated(kind: type[BodyT], data: object) -> BodyT:
         # Of a union's branches, the one that went deepest is the one that the caller meant.
         first = max(error.errors(include_url=False), key=lambda problem: len(problem["loc"]))
         # Branch names of unions are ours, not the caller's: keep field names and list positions.
-        parts = [str(part) for part in first["loc"] if isinstance(part, int) or _FIELD.fullmatch(part)]
-        raise InvalidRequest(first["msg"].removeprefix("Value error, "), param=".".join(parts) or "body") from error
+        parts = [part for part in first["loc"] if isinstance(part, int) or _FIELD.fullmatch(part)]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".") or "body"
+        message = first["msg"].removeprefix("Value error, ")
+        raise InvalidRequest(f"{path}: {message[:1].lower()}{message[1:]}", param=path) from error

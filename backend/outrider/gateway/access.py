@@ -26,11 +26,14 @@ OPEN_PATHS = frozenset({"/live", "/ready", "/health", "/metrics", "/openapi.json
 _ADMIN = "/outrider/"
 #: Open to every key: each sees its own.
 _OWN = "/outrider/runs/"
-#: Fields by which parts of a fleet speak to each other, and those that run code or bypass tokenizer or queue.
+#: Fields by which parts of a fleet speak to each other, and those that run code, bypass tokenizer, queue or counts,
+#: or name what is in a cache.
 INTERNAL_FIELDS = frozenset({
     "bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "custom_logit_processor",
-    "data_parallel_rank", "decode_tp_size", "disagg_prefill_dp_rank", "input_embeds", "kv_hints", "priority",
-    "return_hidden_states", "routed_dp_rank", "session_params",
+    "data_parallel_rank", "decode_tp_size", "disagg_prefill_dp_rank", "encoder_urls", "external_trace_header",
+    "http_worker_ipc", "input_embeds", "kv_hints", "log_metrics", "lora_id", "mm_content_hashes", "mm_hashes",
+    "need_wait_for_mm_inputs", "num_items_assigned", "positional_embed_overrides", "priority", "received_time",
+    "return_bytes", "return_hidden_states", "routed_dp_rank", "routing_key", "session_params",
 })  # fmt: skip
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

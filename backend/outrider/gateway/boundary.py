@@ -51,12 +51,28 @@ def boundary(metrics: Metrics) -> Middleware:
             status = response.status
             return response
         finally:
-            route = _route(request)
-            metrics.answered(route, status)
-            if access_log.isEnabledFor(logging.INFO):
-                access_log.info("%s", _access_line(request, route, status, time.monotonic() - began_s))
+            _note(metrics, request, _route(request), status, time.monotonic() - began_s)
 
     return middleware
+
+
+def refusing(metrics: Metrics) -> Callable[[web.BaseRequest, APIError], web.Response]:
+    """The same for requests that cannot even be read: they meet no middleware."""
+
+    def refuse(request: web.BaseRequest, error: APIError) -> web.Response:
+        request[REQUEST_ID] = fresh_id()
+        _note(metrics, request, "unmatched", error.status, 0.0)
+        response = _error_response("", error)
+        response.headers["x-request-id"] = request[REQUEST_ID]
+        return response
+
+    return refuse
+
+
+def _note(metrics: Metrics, request: web.BaseRequest, route: str, status: int, total_s: float) -> None:
+    metrics.answered(route, status)
+    if access_log.isEnabledFor(logging.INFO):
+        access_log.info("%s", _access_line(request, route, status, total_s))
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -117,7 +133,7 @@ def _date(now_s: int) -> str:
     return formatdate(now_s, usegmt=True)
 
 
-def _access_line(request: web.Request, route: str, status: int, total_s: float) -> str:
+def _access_line(request: web.BaseRequest, route: str, status: int, total_s: float) -> str:
     key = request.get(KEY)
     headers = request.get(ALWAYS_HEADERS, {})
     ours = ("lane", "workload", "drafter", "k")

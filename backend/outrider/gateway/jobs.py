@@ -17,7 +17,7 @@ from outrider.dispatch.run import Run
 from outrider.errors import APIError, InvalidRequest, RouteNotFound, RunNotFound, StoreUnavailable
 from outrider.gateway.access import seen_tenant
 from outrider.gateway.relay import Relay, whole_body
-from outrider.gateway.stream import StreamRelay
+from outrider.gateway.stream import Keep, KeptRelay, StreamRelay
 from outrider.gateway.translate import messages_request, responses_request
 from outrider.gateway.translate.messages_answer import MessagesAnswer
 from outrider.gateway.translate.relayed import Answer, Messages, Responses, TranslatedRelay, translated_body
@@ -30,6 +30,8 @@ from outrider.runtimes.pool import Pool
 _CHAT = "/v1/chat/completions"
 #: Headers that may be secrets, by what stands in their names.
 _SECRET = re.compile(r"auth|cookie|key|secret|token")
+#: Of responses that can be asked for in a path.
+_GOOD_ID = re.compile(r"resp_[A-Za-z0-9_-]{1,59}")
 
 
 @dataclass(slots=True)
@@ -44,6 +46,8 @@ class Job:
     """As the lane gets it."""
     answer: Callable[[], Answer] | None = None
     """Begins the answer, anew for each attempt; None: the lane's own words."""
+    keep: Keep | None = None
+    """Stores the lane's own words, where they are a response; None: nobody does."""
 
     @property
     def is_background(self) -> bool:
@@ -57,12 +61,16 @@ class Job:
 
     def relay(self, run: Run) -> Relay:
         """What turns the lane's events into the client's bytes."""
-        return StreamRelay(run) if self.answer is None else TranslatedRelay(run, self.answer())
+        if self.answer is not None:
+            return TranslatedRelay(run, self.answer())
+        return StreamRelay(run) if self.keep is None else KeptRelay(run, self.keep)
 
     async def body(self, run: Run) -> tuple[bytes, Mapping[str, str]]:
         """The whole answer and headers. As `whole_body`; StoreUnavailable when it was to be stored and is not."""
         raw, headers = await whole_body(run)
         told = raw if self.answer is None else await translated_body(raw, self.answer())
+        if self.keep is not None:
+            await self.keep(raw)
         run.succeed()
         return told, headers
 
@@ -94,16 +102,16 @@ class Desk:
     async def _response(self, call: Call, response_id: str) -> Job:
         body, is_run = call.body, call.hints.background or is_background_response(call)
         is_ours = is_run or not self._has_route(call)
+        has_store = self._book is not None and body.get("store") is not False
+        keep = _Keeping(self._book, call, is_run=is_run) if self._book and has_store else None
         history = await self._history(call, is_ours)
         if history is None:
-            return Job(response_id, call, call)
+            return Job(response_id, call, call, keep=keep)
         if body.get("store") is True and self._book is None:
             raise InvalidRequest("store: no store is configured (runs.url)", param="store")
         if body.get("store") is False and is_run:
             raise InvalidRequest("store: what runs in the background is stored", param="store")
         begin = partial(ResponsesAnswer, response_id, body, self._model(call), time.time())
-        has_store = self._book is not None and body.get("store") is not False
-        keep = _Keeping(self._book, call, response_id, is_run=is_run) if self._book and has_store else None
         chat = responses_request.to_chat(_said(call), history)
         return Job(response_id, call, _as_chat(call, chat), lambda: Responses(begin(), keep))
 
@@ -153,15 +161,17 @@ class _Keeping:
 
     book: RunBook
     call: Call
-    id: str
     is_run: bool
     """It is stored already, with its answer when it ends."""
 
     async def __call__(self, answer: bytes) -> bool:
         if self.is_run:
             return True
+        response_id = orjson.loads(answer).get("id")
+        if not (isinstance(response_id, str) and _GOOD_ID.fullmatch(response_id)):
+            return False  # of a lane that numbers its responses in a way of its own
         try:
-            await self.book.keep(replace(record_of(self.call, self.id), status="completed", answer=answer))
+            await self.book.keep(replace(record_of(self.call, response_id), status="completed", answer=answer))
         except StoreUnavailable:
             if self.call.body.get("store") is True:
                 raise

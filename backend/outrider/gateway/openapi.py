@@ -36,7 +36,7 @@ _MODEL = _object(id=_TEXT, object={"const": "model"})
 _MODELS = _object(object={"const": "list"}, data={"type": "array", "items": _MODEL})
 _STATUS = _object(status=_TEXT)
 _READY = _object(status=_TEXT, lanes={"type": "array", "items": _ANY})
-_PROBLEM = _object(problem=_MAYBE_TEXT)
+_RELOADED = _object(policies=_object(hash=_TEXT))
 _RUN = _object(id=_TEXT, object={"const": "outrider.run"}, status={"enum": get_args(Status)})
 _RUNS = _object(object={"const": "list"}, data={"type": "array", "items": _RUN}, has_more={"type": "boolean"})
 #: Path -> status -> what the body is, where more is known than that it is an object.
@@ -46,7 +46,7 @@ _BODIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "/health": {"200": _STATUS},
     "/live": {"200": _STATUS},
     "/ready": {"200": _READY, "503": _READY},
-    "/outrider/reload": {"200": _PROBLEM, "422": _PROBLEM},
+    "/outrider/reload": {"200": _RELOADED},
     "/outrider/runs": {"200": _RUNS},
     "/outrider/runs/{id}/cancel": {"200": _RUN},
     "/outrider/runs/{id}/events": {"204": {}},

@@ -12,7 +12,14 @@ from outrider.dispatch.call import Call
 from outrider.dispatch.dispatcher import Dispatcher
 from outrider.dispatch.retry import answered
 from outrider.dispatch.run import Run
-from outrider.errors import BodyTooLarge, LaneUnavailable, RateLimited, RequestTimeout, UnsupportedMediaType
+from outrider.errors import (
+    BodyTooLarge,
+    LaneUnavailable,
+    RateLimited,
+    ReloadRefused,
+    RequestTimeout,
+    UnsupportedMediaType,
+)
 from outrider.gateway.access import KEY
 from outrider.gateway.attach import plan_headers
 from outrider.gateway.background import Background
@@ -114,7 +121,9 @@ class Routes:
     async def reload(self, _request: web.Request) -> web.Response:
         """Policies and keys are read again; 422 when something is wrong, and nothing changes where that is found."""
         problem = await self._ordered("reload")
-        return json_response({"problem": problem}, 200 if problem is None else 422)
+        if problem is not None:
+            raise ReloadRefused(problem)
+        return json_response({"policies": {"hash": self._dispatcher.files.digest}})
 
     async def list_models(self, _request: web.Request) -> web.Response:
         """Every model that some lane serves.

@@ -160,9 +160,12 @@ class RunRoutes:
         return await self._book.get(request.match_info["id"], _tenant(request))
 
     async def _own_response(self, request: web.Request) -> Record:
-        record = await self._own(request)
-        if record.path != RESPONSES:
-            raise RunNotFound(f"there is no response {record.id}")
+        try:
+            record = await self._own(request)
+        except RunNotFound:
+            record = None
+        if record is None or record.path != RESPONSES:
+            raise RunNotFound(f"there is no response {request.match_info['id']}")
         return record
 
     async def _cancelled(self, request: web.Request) -> Record:

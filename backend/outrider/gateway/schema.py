@@ -110,6 +110,8 @@ class GenerateBody(_Request):
     text: StrictStr | list[StrictStr] | None = None
     input_ids: list[Any] | None = None
     sampling_params: _Params | None = None
+    #: SGLang would go on there when its client has left.
+    background: None = None
 
     @property
     def num_choices(self) -> int:

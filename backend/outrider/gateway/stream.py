@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
+
+import orjson
 
 from outrider.dispatch.run import Run
 from outrider.errors import APIError, LaneFailed
@@ -12,6 +14,9 @@ from outrider.gateway.attach import take_stats, with_report, without_stats
 from outrider.runtimes.dialects import dialect_of
 from outrider.runtimes.protocol import read_object
 from outrider.sse import DONE, Event
+
+#: Stores a whole response; whether it is stored. May raise what the client is to be told.
+Keep = Callable[[bytes], Awaitable[bool]]
 
 
 class StreamRelay:
@@ -143,6 +148,45 @@ class StreamRelay:
         if is_last and finish.data is not None:
             finish = _with_data(finish, with_report(self.run, finish.data))
         return finish.raw + behind
+
+
+class KeptRelay(StreamRelay):
+    """A stream of `/v1/responses` whose end is told when the response is stored."""
+
+    def __init__(self, run: Run, keep: Keep) -> None:
+        super().__init__(run)
+        self._keep = keep
+        self._response: object = None
+        self._held = b""
+        self._is_settled = False
+
+    @property
+    def is_over(self) -> bool:
+        """See `StreamRelay`; and what is to be stored is."""
+        return self._is_settled
+
+    def feed(self, events: Iterable[Event]) -> bytes:
+        """See `StreamRelay`; the bytes that come with the end wait for `settle`."""
+        told = super().feed(events)
+        if not self._is_done:
+            return told
+        self._held += told
+        return b""
+
+    async def settle(self) -> bytes:
+        """The end, once the response is stored. What hinders that is raised."""
+        if self._is_settled or not self._is_done:
+            return b""
+        if isinstance(self._response, dict):
+            await self._keep(orjson.dumps(self._response))
+        self._is_settled = True
+        return self._held
+
+    def _take_chunk(self, event: Event, data: bytes, chunk: Mapping[str, Any]) -> bytes:
+        told = super()._take_chunk(event, data, chunk)
+        if self._is_done:
+            self._response = chunk.get("response")
+        return told
 
 
 def _with_data(event: Event, data: bytes) -> Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
@@ -12,7 +13,7 @@ from typing import Any, Self
 
 import orjson
 
-from outrider.errors import LaneFailed
+from outrider.errors import LaneFailed, LaneUnavailable
 from outrider.policy.plan import Plan
 from outrider.runtimes.connections import Connection, Connections, Request, begin
 from outrider.runtimes.dialects import dialect_of
@@ -29,6 +30,8 @@ _ERROR_BODY_TIMEOUT_S = 5.0
 _END_TIMEOUT_S = 1.0
 #: Under the five seconds after which uvicorn closes an idle connection, which would lose the request on it.
 _KEEP_ALIVE_S = 4.0
+#: Of this process or machine, which say nothing of a lane.
+_OUR_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 #: Bits of an attempt's id, and its hexadecimal digits.
 _ID_BITS, _ID_LENGTH = 128, 32
 
@@ -145,7 +148,7 @@ class _Opened:
             try:
                 with _Translated(self._lane):
                     connection = await self._post()
-            except LaneFailed:
+            except (LaneFailed, LaneUnavailable):
                 is_running = False
                 raise
             if connection.status != 200:
@@ -244,7 +247,8 @@ class LaneClient:
     def open(self, lane: str, url: str, call: LaneCall) -> AbstractAsyncContextManager[LaneAnswer]:
         """Send `call` to the lane at `url` and wait for the head of its answer.
 
-        Raises the error that a 4xx or 5xx states, and LaneFailed. Leaving before the answer's end, by cancellation
+        Raises the error that a 4xx or 5xx states, LaneFailed, and LaneUnavailable where it is for want of
+        connections here. Leaving before the answer's end, by cancellation
         or otherwise, closes the connection and sends an abort, both at once and without waiting.
         """
         return _Opened(self, lane, url, call)
@@ -281,6 +285,10 @@ class _Translated:
             raise LaneFailed(f"lane {self._lane}: {error}") from error
         if isinstance(error, ConnectionError) and type(error) is ConnectionError:
             raise LaneFailed(f"lane {self._lane} broke the connection: {error}") from error
+        if isinstance(error, OSError) and error.errno in _OUR_LIMITS:
+            raise LaneUnavailable(
+                f"no connection to lane {self._lane}: {error.strerror}", retry_after_s=1.0
+            ) from error
         if isinstance(error, OSError):
             raise LaneFailed(f"lane {self._lane} cannot be reached") from error
 

@@ -111,6 +111,10 @@ class Lane:
         if self.state is LaneState.STARTING:
             self.reason = reason
 
+    def pauses(self, reason: str) -> None:
+        """The server answers, and says that it takes no requests for now; those that it has go on."""
+        self._enter(LaneState.PAUSED, reason)
+
     def fails(self, reason: str, *, is_gone: bool = False) -> None:
         """The server stopped answering; `is_gone` when nothing listens at its URL any more."""
         if is_gone:

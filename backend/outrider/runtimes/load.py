@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.core import GpuLoad, LaneLoad, LaneState
-from outrider.errors import LaneFailed
+from outrider.errors import LaneFailed, LaneUnavailable
 from outrider.profiles import SGLangSection
 from outrider.runtimes.abilities import Abilities, read_abilities
 from outrider.runtimes.client import LaneClient
@@ -27,7 +27,7 @@ _FAILURES_ALLOWED = 3
 
 
 class LaneWatch:
-    """Moves one lane between STARTING, READY and FAILED by what it answers."""
+    """Moves one lane between STARTING, READY, PAUSED and FAILED by what it answers."""
 
     def __init__(self, lane: Lane, client: LaneClient) -> None:
         self._lane = lane
@@ -47,6 +47,10 @@ class LaneWatch:
     async def _poll(self, url: str) -> None:
         try:
             if self._lane.is_ready:
+                status, _ = await self._get(url + "/ready")
+                if status != 200:
+                    self._refused(url, f"/ready answers {status}")
+                    return
                 num_before = self._lane.num_in_flight
                 load = await self._read_load(url)
                 gpus = await self._read_gpus()
@@ -57,14 +61,26 @@ class LaneWatch:
             else:
                 await self._probe(url)
             self._num_failures = 0
+        except LaneUnavailable:
+            pass  # there are no more connections to be had here, which is no news of the lane
         except LaneFailed as error:
             self._failed(url, error)
 
     def _failed(self, url: str, error: LaneFailed) -> None:
-        self._num_failures += 1
-        if self._lane.is_ready and self._is_same(url) and self._num_failures >= _FAILURES_ALLOWED:
+        if self._is_too_often(url):
             logger.warning("lane %s stopped answering: %s", self._lane.name, error.message)
             self._lane.fails(f"stopped answering: {error.message}")
+
+    def _refused(self, url: str, reason: str) -> None:
+        if self._is_too_often(url):
+            logger.warning("lane %s is paused: %s", self._lane.name, reason)
+            self._lane.pauses(reason)
+
+    def _is_too_often(self, url: str) -> bool:
+        """Whether one poll more that failed changes what the lane is."""
+        self._num_failures += 1
+        was_well = self._lane.state in (LaneState.READY, LaneState.PAUSED)
+        return was_well and self._is_same(url) and self._num_failures >= _FAILURES_ALLOWED
 
     def _is_same(self, url: str) -> bool:
         """False when the lane was restarted or stopped while we waited for the answer."""

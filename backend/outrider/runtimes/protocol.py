@@ -16,6 +16,8 @@ from outrider.retry_after import retry_after_s
 
 #: Where speculation is counted, inside `sglext`.
 DETAILS = "spec_tokens_details"
+#: Statuses by which a lane refuses for load.
+BUSY = frozenset({429, 503})
 #: A chunk that matches can matter; a text cannot match, since quotes are escaped inside a JSON string.
 MATTERS = re.compile(rb'"(?:error|sglext)"\s*+:|"usage"\s*+:\s*+\{|"finish_reason"\s*+:\s*+(?!null)')
 
@@ -52,7 +54,7 @@ def error_of_response(status: int, raw: bytes, headers: Mapping[str, str] | None
     """
     if status < 400:
         return LaneFailed(f"the lane answered HTTP {status} where 200 was due")
-    error = _error_of_body(status, raw)
+    error = _named(_error_of_body(status, raw))
     pause_s = retry_after_s(headers or {}, now_s=time.time())
     error.retry_after_s = None if pause_s is None or math.isinf(pause_s) else pause_s
     return error
@@ -171,12 +173,22 @@ def _error_of_event(error: object) -> APIError:
         return LaneFailed(str(error))
     if error.get("code") is None:
         return LaneFailed(str(error.get("message") or "the lane reported an error without a message"))
-    return from_wire(None, error)
+    return _named(from_wire(None, error))
 
 
 def _error_of_abort(reason: Mapping[str, object]) -> APIError:
     message = str(reason.get("message") or "the lane aborted the request")
     status = reason.get("status_code")
     if isinstance(status, int) and 400 <= status < 600:
-        return from_wire(status, message)
+        return _named(from_wire(status, message))
     return LaneFailed(message)
+
+
+def _named(error: APIError) -> APIError:
+    """With a code that says what happened, where the lane gave its status for one, or none."""
+    if error.status >= 429 and (error.code is None or error.code.isdecimal()):
+        if error.status in BUSY:
+            error.code, error.error_type = "lane_busy", "overloaded_error"
+        elif error.status >= 500:
+            error.code = LaneFailed.code
+    return error

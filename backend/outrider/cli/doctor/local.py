@@ -91,7 +91,7 @@ def _certificate(server: ServerSection) -> Check:
 
 
 def _files(config: Config) -> Check:
-    """A connection of a client and one of a lane for each request that runs, and one for each that waits.
+    """Of one model: a connection of a client and one of a lane for each request that runs, one for each that waits.
 
     Held against the hard limit, since `outrider serve` raises its own to it.
     """
@@ -99,8 +99,10 @@ def _files(config: Config) -> Check:
     needed = 2 * config.admission.max_in_flight + config.admission.max_queued + _OTHER_FILES
     if allowed != resource.RLIM_INFINITY and allowed < needed:
         remedy = f"let whoever starts it have a hard limit of {needed} open files"
-        return Check("open files", "warn", f"{allowed} allowed, {needed} needed at the limits of admission", remedy)
-    return Check("open files", "ok", f"{allowed} allowed, {needed} needed at most")
+        return Check(
+            "open files", "warn", f"{allowed} allowed, {needed} needed at one model's limits of admission", remedy
+        )
+    return Check("open files", "ok", f"{allowed} allowed, {needed} needed at most for one model")
 
 
 def _disk(config: Config) -> Iterator[Check]:

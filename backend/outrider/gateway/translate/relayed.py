@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import orjson
 
 from outrider.dispatch.run import Run
 from outrider.errors import APIError
-from outrider.gateway.stream import StreamRelay
+from outrider.gateway.stream import Keep, StreamRelay
 from outrider.gateway.translate.delta import Delta, read_delta
 from outrider.gateway.translate.messages_answer import MessagesAnswer
 from outrider.gateway.translate.responses_answer import ResponsesAnswer
@@ -19,9 +19,6 @@ from outrider.sse import DONE, Event, SSEDecoder
 
 #: What the gateway adds to a chat answer, and so to what it becomes.
 _OURS = ("outrider", "metrics")
-
-Keep = Callable[[bytes], Awaitable[bool]]
-"""Store the whole answer; whether it is stored. May raise what the client is to be told."""
 
 
 class Answer(Protocol):

@@ -36,7 +36,7 @@ class _Item:
     name: str = ""
     is_done: bool = False
 
-    def to_wire(self, status: str = "completed") -> dict[str, Any]:
+    def to_wire(self, status: str) -> dict[str, Any]:
         head = {"id": self.id, "type": self.kind, "status": status}
         if self.kind == "function_call":
             return {**head, "call_id": self.call_id, "name": self.name, "arguments": self.text}
@@ -130,7 +130,7 @@ class ResponsesAnswer:
             "max_tool_calls": None,
             "metadata": body.get("metadata") or {},
             "model": body.get("model") or self._model,
-            "output": [item.to_wire("completed" if item.is_done else "in_progress") for item in self._items],
+            "output": [item.to_wire(self._status_of(item)) for item in self._items],
             "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
             "previous_response_id": body.get("previous_response_id"),
             "prompt_cache_key": body.get("prompt_cache_key"),
@@ -208,8 +208,14 @@ class ResponsesAnswer:
         else:
             events = [self._of_part(item, "done", text=item.text), self._event("response.content_part.done",
                       item_id=item.id, output_index=item.index, content_index=0, part=item.part())]  # fmt: skip
-        done = self._event("response.output_item.done", output_index=item.index, item=item.to_wire())
-        return [*events, done]
+        told = item.to_wire(self._status_of(item))
+        return [*events, self._event("response.output_item.done", output_index=item.index, item=told)]
+
+    def _status_of(self, item: _Item) -> str:
+        """An answer that was cut was cut in its last item."""
+        if not item.is_done:
+            return "in_progress"
+        return "incomplete" if self._finish in _CUT and item is self._items[-1] else "completed"
 
 
 def _text_config(text: Mapping[str, Any]) -> dict[str, Any]:
