@@ -191,7 +191,7 @@ class DrafterAbility:
     """A drafter as one lane can run it."""
 
     drafter: str
-    ks: tuple[int, ...]
+    ks: Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_K)], ...], Field(min_length=1)]
     """The k that the lane can run, ascending and without 0; a server that is launched with one k has one."""
     is_sampled: bool = False
     """True for drafts that are drawn and verified against their draft law; False for deterministic ones."""
@@ -220,7 +220,7 @@ class LaneAbility:
     """What it serves at all."""
     exact: frozenset[str] = SURFACES
     """What it honours exactly, speculated or not."""
-    max_running: int = 16
+    max_running: Annotated[int, Field(ge=1)] = 16
     """Requests in one batch; the others wait."""
     cost: CostTable | ClosedCost = field(default_factory=ClosedCost)
 

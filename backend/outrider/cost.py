@@ -142,9 +142,9 @@ class ClosedCost:
     `slope` it is `step_s` * max(1, rows / `knee`).
     """
 
-    step_s: float = 0.02
+    step_s: Annotated[float, Field(gt=0)] = 0.02
     """Seconds of a round with one row."""
-    knee: float = 256.0
+    knee: Annotated[float, Field(gt=0)] = 256.0
     """Rows that memory traffic pays for: the ratio of arithmetic to memory speed."""
     row: float = 0.0
     """What one more row adds before the knee already, in rounds of one row."""

@@ -7,6 +7,7 @@ import gc
 import json
 import sqlite3
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -94,17 +95,21 @@ async def test_what_was_learnt_survives_a_restart(tmp_path: Path):
 
 
 async def test_records_are_kept_in_order_and_can_be_replayed(tmp_path: Path):
-    """Written with the next save, and readable as records."""
+    """Written with the next save, and readable as records, with what their lane could do."""
     _, decision = decided()
     store = LearningStore(tmp_path / "learnt.sqlite")
     for _ in range(3):
         store.record(decision, finished())
     assert list(store.records()) == []
     await store.save(Learner(), KEY)
-    found = list(store.records())
+    found, makes = list(store.records()), store.makes()
     store.close()
+    make = found[0].pop("make")
     assert found[0] == json.loads(json.dumps(record_of(decision, finished())))
     assert len(found) == 3
+    assert {digest: asdict(able) for digest, able in makes.items()} == {
+        make: asdict(replace(decision.option.lane, name=""))
+    }
     record = Record.from_wire(json.loads(json.dumps(found[0])))
     assert (record.plan, record.stats, record.num_running) == (decision.plan, STATS, 1)
     assert record.features == decision.features
@@ -136,6 +141,7 @@ async def test_a_locked_file_blocks_nobody_and_loses_nothing(tmp_path: Path, cap
     other.execute("ROLLBACK")
     store.record(decision, finished())
     await store.save(Learner(), KEY)
+    assert {record["make"] for record in store.records()} == set(store.makes())
     assert len(list(store.records())) == 2
     other.close()
     store.close()

@@ -9,23 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from policy_commands import CODE, LANES, request, run
 
-from outrider.cli.policy import app
 from outrider.config import packaged_data
-
-CODE = {"messages": [{"role": "user", "content": "Write a Python function that adds."}], "temperature": 0}
-
-
-def run(*args: str, stdin: str = "") -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(args), input=stdin)
-    return result.exit_code, result.stdout, result.stderr
-
-
-def request(directory: Path, body: Any) -> str:
-    path = directory / "request.json"
-    path.write_text(body if isinstance(body, str) else json.dumps(body), encoding="utf-8")
-    return str(path)
 
 
 def test_validate_names_good_files() -> None:
@@ -47,9 +33,6 @@ def test_validate_lists_problems_and_fails(tmp_path: Path) -> None:
         f"{bad}:3:1: draftrs: unknown key, did you mean 'drafters'?",
         f"{good}: ok",
     ]
-
-
-LANES = '[{"name": "one", "drafters": [{"drafter": "ngram", "ks": [1, 2]}], "cost": {"step_s": 0.02, "knee": 64}}]'
 
 
 def test_validate_against_lanes(tmp_path: Path) -> None:
@@ -133,64 +116,6 @@ def test_a_later_folders_workload_takes_the_place_of_an_earlier_ones(tmp_path: P
         body = {"messages": [{"role": "user", "content": text}], "temperature": 0}
         found.append(json.loads(run("explain", request(tmp_path, body), *both, "--requests", "0", "--json")[1]))
     assert [(one["workload"], one["plan"]["k"] > 0) for one in found] == [("code", False), ("extract", True)]
-
-
-def test_simulate_replay_and_tune_follow_each_other(tmp_path: Path) -> None:
-    """Simulated requests are recorded, decided anew, and turned into files that are valid."""
-    records, out = tmp_path / "records.jsonl", tmp_path / "out"
-    code, stdout, _ = run("simulate", "--requests", "120", "--rate", "0.2", "--records", str(records))
-    assert code == 0 and "quote" in stdout and "all" in stdout
-    code, stdout, _ = run("replay", str(records), "--plan", "off")
-    assert code == 0 and "extract" in stdout
-    code, stdout, _ = run("tune", str(records), "--out", str(out))
-    assert code == 0 and "expected gain 1." in stdout
-    files = [str(path) for path in sorted(out.glob("*.yaml"))]
-    assert len(files) == 5
-    assert run("validate", *files)[0] == 0
-    assert "match: {tasks: [chat]}" in (out / "chat.yaml").read_text(encoding="utf-8").splitlines()
-    (out / "chat.yaml").unlink()
-    code, _, stderr = run("tune", str(records), "--policies", str(out))
-    assert code == 1 and "no policy file for workload 'chat', only for code" in stderr
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("replay", "gone.jsonl"), "gone.jsonl: cannot be read"),
-        (("tune", "{bad}"), "not a record file"),
-        (("tune", "{odd}"), "odd: record 1: not a recorded request: 'histogram'"),
-        (("tune", "{empty}"), "no recorded requests"),
-        (("simulate", "--lanes", "gone.json"), "gone.json: cannot be read"),
-        (("simulate", "--lanes", "{none}"), "none: expected at least one lane"),
-        (("simulate", "--lanes", "{hasty}"), "no lane can run"),
-        (("simulate", "--requests", "1", "--records", "{empty}/here"), "here: cannot be written"),
-        (("tune", "{good}", "--out", "{empty}"), ".yaml: cannot be written"),
-        (("replay", "{good}", "--plan", "eagle3:4"), "--plan: lane embedded has no eagle3 with k 4"),
-    ],
-)
-def test_records_and_lanes_that_cannot_be_used(tmp_path: Path, args: tuple[str, ...], message: str) -> None:
-    """One line each."""
-    texts = {
-        "bad": "{",
-        "odd": "{}\n",
-        "empty": "",
-        "none": "[]",
-        "hasty": '[{"name": "one", "drafters": [], "has_plain": false}]',
-    }
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    names = {name: str(tmp_path / name) for name in (*texts, "good")}
-    assert run("simulate", "--requests", "20", "--records", names["good"])[0] == 0
-    code, _, stderr = run(*(arg.format(**names) for arg in args))
-    assert code == 1 and message in stderr and stderr.count("\n") == 1
-
-
-def test_speed_prints_median_and_p99() -> None:
-    """Of decisions with and without learning; the bound is far above what a free core needs."""
-    code, stdout, _ = run("speed", "--decisions", "2000")
-    assert code == 0
-    medians = [int(line.split("median ")[1].split(" us")[0]) for line in stdout.splitlines()]
-    assert len(medians) == 2 and max(medians) < 2000
 
 
 @pytest.mark.parametrize(

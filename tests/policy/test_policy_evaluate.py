@@ -59,6 +59,25 @@ def test_a_record_belongs_to_the_lane_that_it_ran_on() -> None:
     assert advice.max_k == {"draft_model": 2}
 
 
+def test_without_lanes_the_records_say_what_theirs_could_do() -> None:
+    """Lanes that are given stand above that. What did not run there is refused: what it costs would be made up."""
+    able = replace(record([4, 2, 2, 2]), ability=lane(cost=toy_cost(0.5)))
+    plan = Plan("draft_model", 2)
+    assert Evaluator([], [able]).rate(able, plan) == pytest.approx(2 / (0.02 * 2))
+    assert Evaluator([LANE], [able]).rate(able, plan) == pytest.approx(2 / (0.02 * 1.2))
+    for lanes in ([], [LaneAbility("other", ())]):
+        with pytest.raises(ConfigError, match=r"record 2 ran draft_model on lane one, which lane .* does not have"):
+            Evaluator(lanes, [record(None), record([4, 2, 2, 2])])
+
+
+def test_drawn_drafts_are_learnt_as_such() -> None:
+    """What is believed of them before data does not fall with temperature."""
+    drawn = LaneAbility("one", (DrafterAbility("draft_model", (3,), is_sampled=True),), cost=toy_cost(0.1))
+    hot = record(None, temperature=1.2)
+    rates = [Evaluator([one], []).rate(hot, Plan("draft_model", 3)) for one in (drawn, LANE)]
+    assert rates[0] > 1.2 * rates[1]
+
+
 def test_a_tree_costs_what_decisions_charge_for_it() -> None:
     """Its depth is bounded: of more nodes it gets broader."""
     able = LaneAbility("one", (DrafterAbility("eagle3", tuple(range(1, 17)), depth=6),), cost=toy_cost(0.5))

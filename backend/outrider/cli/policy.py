@@ -49,7 +49,10 @@ Policies = Annotated[
 Default = Annotated[str, typer.Option(help="Workload for requests that no file matches.")]
 Lanes = Annotated[
     Path | None,
-    typer.Option(help="JSON list of lanes: name, drafters with ks, cost; else one embedded engine."),
+    typer.Option(
+        help="JSON list of lanes: name, drafters with ks, cost; or a learning store, for those of its "
+        "records. Else those that the records tell of, or one embedded engine."
+    ),
 ]
 
 
@@ -140,12 +143,12 @@ def replay(
     on, or else on the first."""
     from rich.console import Console
 
-    from outrider.cli.policy_lab import can_run, read_lanes, read_records, replay_table
+    from outrider.cli.policy_lab import can_run, read_records, recorded_lanes, replay_table
     from outrider.policy.evaluate import Evaluator
 
     found = read_records(records)
     policy_set = load_policies(_source(policies, default))
-    evaluator = Evaluator(read_lanes(lanes), found)
+    evaluator = Evaluator(recorded_lanes(lanes), found)
     fixed = None if plan is None else _read_plan(plan)
     for lane in {id(lane): lane for lane in map(evaluator.lane_of, found)}.values():
         if fixed is not None and not can_run(lane, fixed):
@@ -165,14 +168,14 @@ def tune(
 ) -> None:
     """The policy files with limits from recorded requests, the expected gain, its confidence, and hints; on the lane
     of the name that each ran on, or else on the first. All else that the files say stays."""
-    from outrider.cli.policy_lab import read_lanes, read_records, write_file
+    from outrider.cli.policy_lab import read_records, recorded_lanes, write_file
     from outrider.policy.evaluate import Evaluator, advise
     from outrider.policy.tuning import to_yaml
 
     found = read_records(records)
     source = _source(policies, default)
     policy_set, texts = load_policies(source), texts_of(source)
-    for advice in advise(Evaluator(read_lanes(lanes), found), found):
+    for advice in advise(Evaluator(recorded_lanes(lanes), found), found):
         if advice.workload not in policy_set.workloads:
             known = ", ".join(policy_set.workloads)
             raise ConfigError(f"{records}: no policy file for workload {advice.workload!r}, only for {known}")

@@ -6,12 +6,13 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from outrider.core import DRAFTERS, DrafterAbility, Hints, LaneAbility, LaneLoad, LaneView, Outcome
 from outrider.cost import ClosedCost
@@ -22,18 +23,22 @@ from outrider.policy.evaluate import Record, Replayed, speed_of
 from outrider.policy.limits import WorkloadPolicy
 from outrider.policy.plan import Plan
 from outrider.policy.simulate import Served, constant_truth, serve, simulate, traffic, usual_truth
+from outrider.policy.wording import unknown_key
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_LANES = TypeAdapter(tuple[LaneAbility, ...])
+_LANES = TypeAdapter(tuple[LaneAbility, ...], config=ConfigDict(extra="forbid"))
 
 
 def read_lanes(path: Path | None) -> tuple[LaneAbility, ...]:
-    """Lanes from a JSON list of `core.LaneAbility`; None is one embedded engine. ConfigError names the key."""
+    """Lanes from a JSON list of `core.LaneAbility`, or those of a learning store's records; None is one embedded
+    engine. ConfigError names the key."""
     if path is None:
         return (LaneAbility.embedded("embedded"),)
     try:
+        if _is_store(path):
+            return tuple({one.lane: one.ability for one in read_records(path) if one.ability is not None}.values())
         found = _LANES.validate_json(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
@@ -42,7 +47,15 @@ def read_lanes(path: Path | None) -> tuple[LaneAbility, ...]:
         raise ConfigError(f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
     if not found:
         raise ConfigError(f"{path}: expected at least one lane")
+    for name, drafter in [(lane.name, one.drafter) for lane in found for one in lane.drafters]:
+        if drafter not in DRAFTERS:
+            raise ConfigError(f"{path}: lane {name}: drafters: {unknown_key(drafter, DRAFTERS)}")
     return found
+
+
+def recorded_lanes(path: Path | None) -> tuple[LaneAbility, ...]:
+    """What stands above the lanes that records themselves tell of."""
+    return () if path is None else read_lanes(path)
 
 
 def lane_views(path: Path | None, num_requests: int | None) -> list[LaneView]:
@@ -63,10 +76,8 @@ def can_run(lane: LaneAbility, plan: Plan) -> bool:
 def read_records(path: Path) -> list[Record]:
     """Recorded requests, of a learning store or one JSON object a line. ConfigError when there are none."""
     try:
-        with path.open("rb") as file:
-            is_store = file.read(15) == b"SQLite format 3"
-        rows = _stored(path) if is_store else map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        records = [_record(path, number, row) for number, row in enumerate(rows, 1)]
+        rows = _stored(path) if _is_store(path) else _lines(path)
+        records = [_record(path, number, *row) for number, row in enumerate(rows, 1)]
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -76,16 +87,32 @@ def read_records(path: Path) -> list[Record]:
     return records
 
 
-def _record(path: Path, number: int, row: dict[str, Any]) -> Record:
+def _is_store(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(15) == b"SQLite format 3"
+
+
+def _record(path: Path, number: int, row: dict[str, Any], ability: LaneAbility | None) -> Record:
     try:
-        return Record.from_wire(row)
+        return Record.from_wire(row, ability)
     except ConfigError as error:
         raise ConfigError(f"{path}: record {number}: {error.message}") from error
 
 
-def _stored(path: Path) -> Iterator[dict[str, Any]]:
+def _lines(path: Path) -> Iterator[tuple[dict[str, Any], None]]:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        yield json.loads(line), None
+
+
+def _stored(path: Path) -> Iterator[tuple[dict[str, Any], LaneAbility | None]]:
+    """With what their lanes could do; lanes of one make and name are one, as decisions remember by them."""
     store = LearningStore(path)
-    yield from store.records()
+    makes, lanes = store.makes(), dict[tuple[str, str], LaneAbility]()
+    for row in store.records():
+        key = digest, name = row.get("make", ""), row["lane"]
+        if key not in lanes and digest in makes:
+            lanes[key] = replace(makes[digest], name=name)
+        yield row, lanes.get(key)
     store.close()
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import TypeAdapter
 
 from outrider.config import Config
-from outrider.core import Outcome
+from outrider.core import LaneAbility, Outcome
 from outrider.errors import ConfigError
 from outrider.policy.decision import Decision
 from outrider.policy.learning import Feedback, Learner
@@ -30,6 +32,7 @@ _MAX_RECORDS = 100_000
 _SAVE_INTERVAL_S = 60.0
 #: How long a write waits for another process that holds the file.
 _LOCK_TIMEOUT_S = 1.0
+_ABILITY = TypeAdapter(LaneAbility)
 
 
 def feedback_of(outcome: Outcome) -> Feedback | None:
@@ -58,19 +61,29 @@ def record_of(decision: Decision, outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def _make_of(ability: LaneAbility) -> tuple[str, str]:
+    """What a lane could do, whatever its name, and the digest of that."""
+    text = orjson.dumps(_ABILITY.dump_python(replace(ability, name=""), mode="json"), option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).hexdigest()[:16], text.decode()
+
+
 class LearningStore:
-    """One SQLite file: what was learnt, and the last requests. ConfigError when it cannot be used."""
+    """One SQLite file: what was learnt, and the last requests with what their lanes could do. ConfigError when it
+    cannot be used."""
 
     def __init__(self, path: Path, worker: int = 0) -> None:
         """Of several processes with one file each keeps what it has learnt; `worker` is its number."""
         self._path = path
         self._row = worker + 1
         self._pending: deque[tuple[str]] = deque(maxlen=_MAX_RECORDS)
+        self._makes: dict[LaneAbility, tuple[str, str]] = {}
+        """Of the lanes of pending requests."""
         try:
             self._db = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
             with self._db:
                 self._db.execute("CREATE TABLE IF NOT EXISTS learnt (id INTEGER PRIMARY KEY, state TEXT NOT NULL)")
                 self._db.execute("CREATE TABLE IF NOT EXISTS records (id INTEGER PRIMARY KEY, record TEXT NOT NULL)")
+                self._db.execute("CREATE TABLE IF NOT EXISTS makes (digest TEXT PRIMARY KEY, ability TEXT NOT NULL)")
         except sqlite3.Error as error:
             raise ConfigError(f"{path}: cannot be used as a learning store: {error}") from error
 
@@ -87,29 +100,42 @@ class LearningStore:
         A failure is logged, and the requests are kept for the next time.
         """
         # All else waits for this: of many tenants it is megabytes, for which `json` takes a third of a second.
-        state, rows = orjson.dumps(learner.to_state(dict(key))).decode(), list(self._pending)
+        state, rows, makes = orjson.dumps(learner.to_state(dict(key))).decode(), list(self._pending), self._makes
         self._pending.clear()
+        self._makes = {}
         try:
-            await asyncio.to_thread(self._write, state, rows)
+            await asyncio.to_thread(self._write, state, rows, list(makes.values()))
         except sqlite3.Error as error:
             logger.warning("%s: what was learnt could not be saved: %s", self._path, error)
             self._pending = deque([*rows, *self._pending], _MAX_RECORDS)
+            self._makes = makes | self._makes
 
-    def _write(self, state: str, rows: list[tuple[str]]) -> None:
+    def _write(self, state: str, rows: list[tuple[str]], makes: list[tuple[str, str]]) -> None:
         """In one transaction."""
         with self._db:
             self._db.execute("INSERT OR REPLACE INTO learnt VALUES (?, ?)", (self._row, state))
             self._db.executemany("INSERT INTO records (record) VALUES (?)", rows)
+            self._db.executemany("INSERT OR IGNORE INTO makes VALUES (?, ?)", makes)
             self._db.execute("DELETE FROM records WHERE id <= (SELECT max(id) FROM records) - ?", (_MAX_RECORDS,))
 
     def record(self, decision: Decision, outcome: Outcome) -> None:
         """Keep one request; written with the next `save`, since a request must not wait for the disk."""
-        self._pending.append((orjson.dumps(record_of(decision, outcome)).decode(),))
+        ability = decision.option.lane
+        make = self._makes.get(ability)
+        if make is None:
+            make = self._makes[ability] = _make_of(ability)
+        record = record_of(decision, outcome) | {"make": make[0]}
+        self._pending.append((orjson.dumps(record).decode(),))
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The kept requests, oldest first."""
         for (text,) in self._db.execute("SELECT record FROM records ORDER BY id"):
             yield json.loads(text)
+
+    def makes(self) -> dict[str, LaneAbility]:
+        """What lanes of the kept requests could do, without their names, by the digest that their records have."""
+        rows = self._db.execute("SELECT digest, ability FROM makes")
+        return {digest: _ABILITY.validate_json(text) for digest, text in rows}
 
     def close(self) -> None:
         """Close the database; what was not saved is lost."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from outrider.core import MAX_K, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
+from outrider.core import MAX_K, DrafterAbility, Hints, LaneAbility, LaneLoad, LaneView, SpecStats
 from outrider.errors import ConfigError
 from outrider.policy.acceptance import Curve, expected_tokens
 from outrider.policy.counts import depth_counts
@@ -43,9 +43,11 @@ class Record:
     """Of the answer; where the record does not say, those that its rounds wrote, or the usual number."""
     lane: str
     """On which it ran."""
+    ability: LaneAbility | None = None
+    """What that lane could do then; None where the record does not say."""
 
     @classmethod
-    def from_wire(cls, data: dict[str, Any]) -> Record:
+    def from_wire(cls, data: dict[str, Any], ability: LaneAbility | None = None) -> Record:
         """ConfigError names what is wrong."""
         try:
             histogram = data["histogram"]
@@ -59,7 +61,8 @@ class Record:
             written = _USUAL_TOKENS if stats is None else stats.num_accepted + stats.num_verify_steps + 1
             num_tokens = data.get("num_tokens") or written
             plan = Plan.from_wire(data["plan"])
-            return cls(features, plan, data["workload"], data["num_running"], stats, num_tokens, data["lane"])
+            ran = data["workload"], data["num_running"], stats, num_tokens, data["lane"]
+            return cls(features, plan, *ran, ability)
         except (KeyError, TypeError, ValueError, ValidationError) as error:
             raise ConfigError(f"not a recorded request: {error}") from error
 
@@ -80,18 +83,30 @@ class Evaluator:
     histogram as far as its k reached, else from what all records have shown."""
 
     def __init__(self, lanes: Sequence[LaneAbility], records: Sequence[Record]) -> None:
-        """What ran on a lane of none of their names counts as run on the first."""
-        self._lanes, self._first = {lane.name: lane for lane in lanes}, lanes[0]
+        """What ran on a lane of none of their names counts as run on the first. Without `lanes` the records say what
+        theirs could do, else it was one embedded engine.
+
+        ConfigError when a drafter ran that its lane does not have: its costs would be made up.
+        """
+        self._lanes = {lane.name: lane for lane in lanes}
+        self._first = lanes[0] if lanes else LaneAbility.embedded("embedded")
         self.learner = Learner()
-        drafters = [one for lane in lanes for one in lane.drafters if one.accuracy]
-        self.learner.acceptance.accuracy = {one.drafter: one.accuracy for one in drafters}
-        for record in records:
-            if record.stats is not None and not record.plan.is_off:
-                self.learner.acceptance.update(_cell(record, record.plan.drafter), record.stats, record.plan.k)
+        acceptance = self.learner.acceptance
+        drafters = [one for lane in map(self.lane_of, records) for one in lane.drafters if one.accuracy]
+        acceptance.accuracy = {one.drafter: one.accuracy for one in drafters}
+        for number, record in enumerate(records, 1):
+            plan, lane = record.plan, self.lane_of(record)
+            if not plan.is_off and _able(lane, plan.drafter) is None:
+                ran = f"record {number} ran {plan.drafter} on lane {record.lane}"
+                raise ConfigError(f"{ran}, which lane {lane.name} does not have; --lanes says what lanes could do")
+            if not plan.is_off and record.stats is not None:
+                acceptance.update(_cell(record, plan.drafter, lane), record.stats, plan.k)
 
     def lane_of(self, record: Record) -> LaneAbility:
         """Where it is taken to have run."""
-        return self._lanes.get(record.lane, self._first)
+        if self._lanes:
+            return self._lanes.get(record.lane, self._first)
+        return record.ability or self._first
 
     def rate(self, record: Record, plan: Plan, *, is_foreseen: bool = False) -> float:
         """Expected tokens per second of a record under a plan; `is_foreseen` does without the record's own counts."""
@@ -100,9 +115,9 @@ class Evaluator:
         scene = (Occupancy(running, 0, True).batch, context_bucket(record.features.num_prompt_tokens))
         if plan.is_off:
             return 1 / self.learner.rounds.plain_s(lane, *scene)
-        cell = _cell(record, plan.drafter)
+        cell, able = _cell(record, plan.drafter, lane), _able(lane, plan.drafter)
         curve = self.learner.acceptance.curve(cell)
-        depth = next((steps_at_most(one, cell) for one in lane.drafters if one.drafter == plan.drafter), MAX_K)
+        depth = MAX_K if able is None else steps_at_most(able, cell)
         seconds = self.learner.rounds.round_s(lane, plan.drafter, scene, curve.fill, depth)
         tokens = curve.tokens[plan.k] if is_foreseen else _tokens(record, plan, curve)
         return tokens / seconds[plan.k]
@@ -119,10 +134,14 @@ class Evaluator:
             )
 
 
-def _cell(record: Record, drafter: str) -> Cell:
-    features = record.features
-    tokens = length_bucket(features.num_prompt_tokens)
-    return Cell(drafter, False, temperature_bucket(features.temperature), features.task, tokens, features.tenant)
+def _able(lane: LaneAbility, drafter: str) -> DrafterAbility | None:
+    return next((one for one in lane.drafters if one.drafter == drafter), None)
+
+
+def _cell(record: Record, drafter: str, lane: LaneAbility) -> Cell:
+    features, able = record.features, _able(lane, drafter)
+    length, is_sampled = length_bucket(features.num_prompt_tokens), able is not None and able.is_sampled
+    return Cell(drafter, is_sampled, temperature_bucket(features.temperature), features.task, length, features.tenant)
 
 
 def _tokens(record: Record, plan: Plan, curve: Curve) -> float:

@@ -40,8 +40,8 @@ def to_yaml(advice: Advice, policy: WorkloadPolicy, text: str) -> str:
     """The policy's file, which is `text`, with the advised limits, and with the reasons as comments."""
     changed = tuned(advice, policy).model_dump(mode="json", exclude_unset=True)
     reasons = [
-        f"from {advice.num_records} recorded requests, whose tokens per second are expected to grow"
-        f" {advice.gain:.2f} +- {advice.margin:.2f} times (95 %)",
+        f"from {advice.num_records} recorded requests, whose tokens per second are expected to become"
+        f" {advice.gain:.2f} +- {advice.margin:.2f} times as many (95 %)",
         *advice.hints,
     ]
     body: str | None = text
