@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from policy_world import EMBEDDED, NOW_S, decide, features, lane, only, toy_cost, view, workload
+from policy_world import EMBEDDED, NOW_S, decide, features, lane, only, view, workload
 
 from outrider.config import packaged_data
-from outrider.core import DRAFTERS, MAX_K, TASKS, DrafterAbility, Hints, LaneAbility, LaneView
+from outrider.core import TASKS, Hints, LaneAbility, LaneView
 from outrider.errors import InvalidRequest
 from outrider.policy.decide import Origin, PolicySet
-from outrider.policy.decision import RULES
 from outrider.policy.features import Features
 from outrider.policy.learning import Ledger
 from outrider.policy.loader import Source, load_policies
@@ -75,6 +73,19 @@ def test_the_workload_with_most_conditions_is_asked() -> None:
     assert asked(policies, tenant, model="m", headers={"x-tier": "gold"}) == "gold"
     assert asked(policies, tenant, model="m", headers={"x-tier": "tin"}) == "mine"
     assert asked(policies, features("maths")) == "rest"
+
+
+def test_a_workload_says_what_its_requests_are_for() -> None:
+    """Its word counts for what is believed of drafts and what is learnt, but not against the request's own."""
+    drafters = {"ngram": {"max_k": 8}}
+    mine = workload("mine", drafters, match={"tenants": ["t"]}, task="quote")
+    policies = PolicySet([mine, workload("rest", drafters)], "rest")
+    guessed = features("chat", tenant="t", is_task_given=False)
+    found = [decide(policies, one) for one in (guessed, features("chat", tenant="t"), features("quote", tenant="t"))]
+    assert [one.features.task for one in found] == ["quote", "chat", "quote"]
+    assert [one.cell.task for one in found] == ["quote", "chat", "quote"]
+    assert found[0].plan == found[2].plan != found[1].plan
+    assert decide(policies, replace(guessed, tenant=None)).features.task == "chat"
 
 
 def test_off_as_default_leaves_the_other_files_in_charge() -> None:
@@ -214,71 +225,6 @@ def test_a_trial_that_would_refuse_only_says_so(mode: str) -> None:
     assert decision.trial == f"{mode} next would refuse: temperature: the workload is exact, and no lane that is " + (
         "ready honours it"
     )
-
-
-ks = st.integers(1, MAX_K)
-limits = st.tuples(ks, ks).map(lambda pair: {"min_k": min(pair), "max_k": max(pair)})
-bands = st.lists(st.tuples(st.integers(0, 20), st.integers(0, MAX_K)), max_size=3, unique_by=lambda pair: pair[0])
-files = st.fixed_dictionaries(
-    {"drafters": st.dictionaries(st.sampled_from(DRAFTERS), limits, max_size=4)},
-    optional={
-        "temperature": bands.map(lambda pairs: [{"max": t / 10, "max_k": k} for t, k in sorted(pairs)]),
-        "load": bands.map(lambda pairs: [{"max": n, "max_k": k} for n, k in sorted(pairs)]),
-        "exact": st.booleans(),
-        "objective": st.sampled_from([{"tpot_ms": 10.0}, {"deadline_s": 2.0}]),
-        "shares": st.just({"low": 0.3}),
-        "exploration": st.just({"share": 0.2, "control": 0.2}),
-    },
-)
-abilities = st.lists(
-    st.builds(
-        DrafterAbility,
-        st.sampled_from(DRAFTERS),
-        st.lists(ks, min_size=1, max_size=4, unique=True).map(lambda found: tuple(sorted(found))),
-        st.booleans(),
-        st.none() | st.integers(1, 5000),
-        st.booleans(),
-    ),
-    max_size=3,
-    unique_by=lambda ability: ability.drafter,
-).map(tuple)
-worlds = st.lists(
-    st.tuples(abilities, st.none() | st.integers(0, 60), st.sampled_from([8, 256])), min_size=1, max_size=3
-)
-requests = st.builds(
-    features,
-    task=st.sampled_from(TASKS),
-    temperature=st.floats(0, 2),
-    dry_run=st.floats(0, 1),
-    num_prompt_tokens=st.integers(0, 100_000),
-    has_prediction=st.booleans(),
-    priority=st.integers(-1, 1),
-    tenant=st.none() | st.just("t"),
-    max_tokens=st.none() | st.integers(1, 1000),
-)
-hint_values = st.fixed_dictionaries(
-    {}, optional={"k": st.integers(0, MAX_K), "drafter": st.sampled_from(DRAFTERS)}
-).filter(lambda values: not (values.get("k") == 0 and "drafter" in values))
-
-
-@given(files, worlds, st.lists(st.tuples(requests, hint_values), min_size=1, max_size=4))
-@settings(max_examples=200, deadline=None)
-def test_any_policy_decides_any_request(file: Any, world: Any, asked: Any) -> None:
-    """With a plan that the named lane can run, within the limits unless the request fixed it, and with reasons."""
-    lanes = [
-        LaneAbility(f"lane{i}", drafters, cost=toy_cost(knee=knee)) for i, (drafters, _, knee) in enumerate(world)
-    ]
-    views = [view(ability, num) for ability, (_, num, _) in zip(lanes, world, strict=True)]
-    policies = only(**file)
-    for found, hints in asked:
-        decision = decide(policies, found, *views, **hints)
-        plan, ability = decision.plan, decision.option.lane
-        assert ability in lanes and decision.rule in RULES and decision.reasons
-        if not plan.is_off:
-            assert any(d.drafter == plan.drafter and plan.k in d.ks for d in ability.drafters)
-            if decision.rule not in ("request", "nearest"):
-                bounds = file["drafters"][plan.drafter]
-                assert bounds["min_k"] <= plan.k <= bounds["max_k"]
 
 
 def test_a_lane_that_is_given_anew_is_another_lane() -> None:

@@ -82,6 +82,24 @@ def test_why_a_workload_was_asked_is_what_it_matches_on() -> None:
         assert decide(policies, one).reasons[0] == reason
 
 
+def test_who_named_the_task_is_told() -> None:
+    """The request, else the workload, else nobody."""
+    policies = PolicySet(
+        [workload("mine", match={"tenants": ["t"]}, task="quote"), workload("rest", task="code")], "rest"
+    )
+    given = features("chat", tenant="t")
+    found = [
+        (given, "task chat (given by the request); workload mine takes it"),
+        (replace(given, is_task_given=False), "task quote (given by the workload); workload mine takes it"),
+        (
+            replace(given, is_task_given=False, tenant=None),
+            "task code (given by the workload); workload rest by default",
+        ),
+    ]
+    for one, reason in found:
+        assert decide(policies, one).reasons[0] == reason
+
+
 def test_reasons_of_requests_of_one_kind_are_each_ones_own() -> None:
     """Though what is alike is worked out once: the field that asks, who named the task, what was learnt between."""
     policies = only(exploration=QUIET)

@@ -63,6 +63,19 @@ def test_a_drafter_is_not_used_beyond_its_context() -> None:
     assert "context" in {refusal.code for refusal in beyond.refused}
 
 
+def test_a_lane_that_must_speculate_does_so_beyond_its_context() -> None:
+    """That costs speed and no exactness; another lane that may is taken first. What would cost more is refused."""
+    far, policies = features("quote", num_prompt_tokens=2001), only(drafters=ANY)
+    made = DrafterAbility("draft_model", (3,), max_context=2000)
+    stuck = view(LaneAbility("stuck", (made,), has_plain=False))
+    decision = decide(policies, far, stuck)
+    assert (decision.lane, decision.plan.k, decision.rule) == ("stuck", 3, "no-plain")
+    assert decide(policies, far, stuck, view(lane("able", "ngram", has_plain=False), 40)).lane == "able"
+    shared = view(LaneAbility("one", (DrafterAbility("ngram", (3,), is_shared=True),), has_plain=False))
+    with pytest.raises(InvalidRequest, match=r"no lane can run without speculation, .* the request belongs to one"):
+        decide(policies, replace(far, tenant="t"), shared)
+
+
 def test_a_prediction_needs_one() -> None:
     """And is taken when the request carries one, being the better draft."""
     policies, ability = only(drafters=ANY), LaneAbility.embedded("one")

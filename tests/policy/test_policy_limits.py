@@ -33,17 +33,20 @@ def test_schema_offers_no_null() -> None:
         ({"load": [{"max_k": 2}, {"max": 3}]}, ("load", 0)),
         ({"load": [{"max": 1}, {"max": 4}, {"max": 2}]}, ("load", 2, "max")),
         ({"trial": {"workload": "only", "mode": "shadow"}}, ("trial", "workload")),
+        ({"task": "quote", "match": {"tasks": ["code", "edit"]}}, ("task",)),
         ({"drafters": {"suffix": {"learn": False}, "ngram": {"learn": False}}}, ("drafters", "ngram", "learn")),
     ],
 )
 def test_contradictions(fields: dict[str, Any], location: tuple[str | int, ...]) -> None:
-    """Descending, overlapping and open bands, a trial of itself, and a look-up of no past that is not to learn."""
+    """Descending, overlapping and open bands, a trial of itself, a task that it is not for, and a look-up of no past
+    that is not to learn."""
     assert [where for where, _ in contradictions(workload(**fields))] == [location]
 
 
 def test_a_sound_policy_has_no_contradiction() -> None:
     """An open last band is how bands end."""
     assert not list(contradictions(workload(temperature=[{"max": 0.5}, {"max_k": 1}], load=[{"max": 3}])))
+    assert not list(contradictions(workload(task="code", match={"tasks": ["code", "edit"]})))
 
 
 @pytest.mark.parametrize(

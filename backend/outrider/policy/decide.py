@@ -128,6 +128,8 @@ class PolicySet:
 
     def _decide(self, policy: WorkloadPolicy, asked: _Asked, *, is_run: bool = True) -> Decision:
         features, hints, lanes, now_s = asked
+        if policy.task is not None and not features.is_task_given:
+            features = replace(features, task=policy.task)
         is_off = hints.is_off
         drafter = None if is_off else hints.drafter
         kind = self._surveyor.kind(policy, features, drafter, hints.k or None)
@@ -137,12 +139,16 @@ class PolicySet:
             fit = _fittest(rows)
             _refuse_inexact(policy, hints, features, fit)
         settled = _plain(fit) if is_off else self._settler.settle(kind, fit, is_run=is_run)
-        if settled is None and not is_off:
-            # Lanes that must speculate, and with what the workload does not allow: as little as they can.
-            least = self._surveyor.kind(policy, features, None, 1)
-            fittest = _fittest(self._surveyor.rows(least, features, lanes, now_s))
-            settled = self._settler.settle(least, fittest, is_run=is_run)
-            settled = settled and Settled(settled.option, "no-plain")
+        # Lanes that must speculate, and with what the workload does not allow: as little as they can; even beyond a
+        # drafter's context, which costs speed alone.
+        for num_tokens in (features.num_prompt_tokens, 0) if settled is None and not is_off else ():
+            short = replace(features, num_prompt_tokens=num_tokens)
+            least = self._surveyor.kind(policy, short, None, 1)
+            rows = self._surveyor.rows(least, short, lanes, now_s)
+            settled = self._settler.settle(least, _fittest(rows), is_run=is_run)
+            if settled is not None:
+                settled = Settled(settled.option, "no-plain")
+                break
         if settled is None or (settled.rule == "nearest" and policy.fallback == "refuse"):
             raise InvalidRequest(_unserved(kind, hints, rows), param="outrider")
         option, rule = settled
@@ -212,5 +218,7 @@ def _refusing(error: InvalidRequest) -> str:
 
 
 def _unserved(kind: Kind, hints: Hints, rows: Sequence[Row]) -> str:
-    what = "no lane can run without speculation" if hints.is_off else f"no lane can run {kind.fixed}"
+    what = "no lane can run without speculation"
+    if not hints.is_off:
+        what = f"no lane can run {kind.fixed}" if kind.fixed else f"{what}, and with it none that the request may use"
     return "; ".join([what, *refusals_shown([refusal for row in rows for refusal in row.shown(_NONE)[1]])])

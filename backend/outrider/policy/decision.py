@@ -149,11 +149,14 @@ class Decision:
         return f"the plan was {kind.fixed}, lane {self.lane} runs {runs}: {why}"
 
     def _why(self) -> str:
-        source = "given by the request" if self.features.is_task_given else "guessed"
-        task = f"task {self.features.task} ({source})"
+        policy = self.kind.policy
+        known = "guessed" if policy.task is None else "given by the workload"
+        task = f"task {self.features.task} ({'given by the request' if self.features.is_task_given else known})"
         if self.role:
             return f"{task}; {self.role}"
-        match = self.kind.policy.match
+        match = policy.match
+        if match is None and policy.task is not None:
+            return f"{task}; workload {self.workload} by default"
         if match is None or (match.tasks is not None and self.features.task not in match.tasks):
             return f"no workload is for {task}, so {self.workload} by default"
         if match.model_fields_set == {"tasks"}:

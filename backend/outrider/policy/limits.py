@@ -137,6 +137,8 @@ class WorkloadPolicy(_Model):
     """what the workload is"""
     match: Match | None = None
     """which requests come here; without it only those that no file matches, when this is the default"""
+    task: Task | None = None
+    """what its requests are for where they do not say so themselves; without it that is guessed from their text"""
     exact: bool = False
     """whether a request is refused when no lane honours all of its sampling exactly"""
     drafters: dict[Drafter, DrafterLimits]
@@ -176,6 +178,9 @@ def contradictions(policy: WorkloadPolicy) -> Iterator[tuple[Location, str]]:
         if drafter not in LEARNERS and not limits.learn:
             names = " and ".join(LEARNERS)
             yield ("drafters", drafter, "learn"), f"expected none: only {names} learn from earlier answers"
+    tasks = policy.match and policy.match.tasks
+    if policy.task is not None and tasks and policy.task not in tasks:
+        yield ("task",), f"expected one of match.tasks, {', '.join(tasks)}, found {policy.task!r}"
     yield from _bands("temperature", policy.temperature)
     yield from _bands("load", policy.load)
     if policy.trial is not None and policy.trial.workload == policy.workload:
