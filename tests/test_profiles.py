@@ -65,6 +65,7 @@ def test_k_and_the_verified_tokens_have_defaults(tmp_path):
         ("{name: a, kind: sglang, speculation: {k: 3}}", "lanes.0.speculation: ", "the drafter is off"),
         ("{name: a, kind: sglang, speculation: {drafter: eagle2}}", "lanes.0.speculation: ", "draft is needed"),
         ("{name: a, kind: sglang, speculation: {drafter: ngram, k: 3, draft_tokens: 8}}", "lanes.0.spec", "is k + 1"),
+        ("{name: a, kind: sglang, speculation: {drafter: ngram, draft_context: 8}}", "lanes.0.spec", "is missing"),
         ("{name: a, kind: url, urls: []}", "lanes.0.urls: ", "at least 1"),
         ("{name: a, kind: url, urls: ['ftp://x']}", "lanes.0.urls.0: ", "pattern"),
         ("{name: a, kind: url, urls: ['http://x/?a=1']}", "lanes.0.urls.0: ", "pattern"),

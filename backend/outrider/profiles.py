@@ -73,6 +73,9 @@ class SpeculationSection(Section):
     """Tokens verified at once, the last committed one included; None takes k + 1, as a chain must."""
     draft: str | None = None
     """Checkpoint of the head or the draft model: a path or a Hugging Face name."""
+    draft_context: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of context that `draft` was trained for: longer prompts are not speculated with it, where the lane can
+    leave that out or another lane is there. None: any."""
 
     @model_validator(mode="after")
     def _agree(self) -> SpeculationSection:
@@ -80,6 +83,8 @@ class SpeculationSection(Section):
             raise ValueError("the drafter is off, so nothing else may be set")
         if (self.draft is not None) != (self.drafter in ("eagle2", "eagle3", "draft_model")):
             raise ValueError("draft is needed by eagle2, eagle3 and draft_model, and by nothing else")
+        if self.draft_context is not None and self.draft is None:
+            raise ValueError("draft_context is that of draft, which is missing")
         if self.top_k == 1 and self.draft_tokens not in (None, self.num_steps + 1):
             raise ValueError("draft_tokens of a chain (top_k 1) is k + 1")
         return self

@@ -150,3 +150,5 @@ def test_a_hybrid_needs_a_head(toy_folder: Path, toy_heads: DraftOptions) -> Non
         assert drafters.info["hybrid"]["head"] == name and "hybrid" not in drafters.memory
         assert drafters.digests["hybrid"] == drafters.digests[name]
         assert drafters.info["hybrid"]["accuracy"] == drafters.info[name]["accuracy"] != []
+        context = drafters.memory[name].context_length
+        assert (drafters.info[name]["context_length"], drafters.info["hybrid"]["context_length"]) == (context, None)

@@ -207,11 +207,12 @@ def test_what_a_heads_card_says_is_taken():
     own = {
         "drafters": ["ngram", "eagle2"],
         "max_k": 4,
-        "drafter_info": {"eagle2": {"accuracy": [0.5, 1]}, "other": {}},
+        "drafter_info": {"eagle2": {"accuracy": [0.5, 1], "context_length": 2048}, "other": {"context_length": None}},
     }
     one, two = (lane_ability(name, read_abilities({"outrider": own})) for name in ("one", "two"))
     assert one.drafters is two.drafters
     assert [drafter.accuracy for drafter in one.drafters] == [(), (0.5, 1.0)]
+    assert [drafter.max_context for drafter in one.drafters] == [None, 2048]
     for wrong in ("half", [2], [None], {"a": 1}):
         with pytest.raises(ValueError, match=r"drafter_info\.eagle2\.accuracy"):
             read_abilities({"outrider": own | {"drafter_info": {"eagle2": {"accuracy": wrong}}}})

@@ -6,6 +6,8 @@ import time
 import pytest
 
 from outrider.core import LaneLoad, LaneState
+from outrider.profiles import SGLangSection
+from outrider.runtimes.abilities import Abilities, KRange
 from outrider.runtimes.lane import Lane, ModelCard
 
 
@@ -41,6 +43,18 @@ def test_a_load_is_shown_with_its_age():
     lane.reports(LaneLoad(1, 0, 16, time.monotonic() - 7))
     shown = lane.to_wire()["load"]
     assert 7 <= shown["age_s"] < 60 and "read_at_s" not in shown
+
+
+def test_the_context_of_a_draft_is_what_the_profile_says():
+    """Servers do not tell what their heads were made for; of a drafter without a checkpoint nothing is said."""
+    for speculation, expected in (
+        ({"drafter": "eagle3", "draft": "d", "draft_context": 2048}, [2048]),
+        ({"drafter": "eagle3", "draft": "d"}, [None]),
+    ):
+        lane = Lane("a", "http://x", SGLangSection(name="a", kind="sglang", speculation=speculation))
+        lane.becomes_ready([ModelCard("m", {"id": "m"})], Abilities({"eagle3": KRange(1, 3)}))
+        for ability in (lane.ability, lane.unplanned_ability):
+            assert [drafter.max_context for drafter in ability.drafters] == expected
 
 
 def test_repr_shows_the_state():

@@ -22,8 +22,9 @@ _NOT_OURS: frozenset[str] = frozenset({"logit_processor", "lora", "images"})
 _USUAL_RUNNING = 16
 #: Rounds on an accelerator, where nothing was measured.
 _ACCELERATOR = ClosedCost()
-#: A drafter's name, its least and largest k, rows and draft steps of every round, and accuracies: what it is kept by.
-_Make = tuple[str, int, int, int, int, tuple[float, ...]]
+#: A drafter's name, its least and largest k, rows and draft steps of every round, accuracies, and the context that it
+#: was made for: what it is kept by.
+_Make = tuple[str, int, int, int, int, tuple[float, ...], int | None]
 
 #: What every server has, and what SGLang has besides.
 OPENAI_ROUTES = frozenset({"/v1/chat/completions", "/v1/completions", GENERATE})
@@ -64,6 +65,8 @@ class Abilities:
     """Rounds as the lane itself measured them."""
     accuracy: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """By head: how often its likeliest token is right at each depth, as its card says."""
+    contexts: Mapping[str, int] = field(default_factory=dict)
+    """By drafter, as far as it is known: tokens of context that it was made for."""
     routes: frozenset[str] = OPENAI_ROUTES
     model: str | None = None
     """What its weights were read from."""
@@ -86,6 +89,7 @@ class Abilities:
             "num_draft_tokens": self.num_draft_tokens,
             "attention_backend": self.attention_backend,
             "context_length": self.context_length,
+            "drafter_contexts": dict(self.contexts),
             "max_running": self.max_running,
             "version": self.version,
             "model": self.model,
@@ -156,6 +160,7 @@ def _embedded(info: Mapping[str, Any], own: Mapping[str, Any]) -> Abilities:
         is_embedded=True,
         cost=None if own.get("cost") is None else CostTable.model_validate(own["cost"]),
         accuracy=dict(_accuracy(own.get("drafter_info"))),
+        contexts=dict(_contexts(own.get("drafter_info"))),
     )
 
 
@@ -167,6 +172,13 @@ def _accuracy(info: object) -> Iterator[tuple[str, tuple[float, ...]]]:
         if not is_list or not all(type(rate) in (int, float) and 0 <= rate <= 1 for rate in rates):
             raise ValueError(f"its drafter_info.{name}.accuracy is no list of rates between 0 and 1")
         yield str(name), tuple(map(float, rates))
+
+
+def _contexts(info: object) -> Iterator[tuple[str, int]]:
+    for name, one in info.items() if isinstance(info, Mapping) else ():
+        context = _count(one, "context_length") if isinstance(one, Mapping) else None
+        if context is not None:
+            yield str(name), context
 
 
 def _plugin(state: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -238,8 +250,10 @@ def _text(info: Mapping[str, Any], key: str) -> str | None:
 
 def lane_ability(name: str, able: Abilities) -> LaneAbility:
     """What decisions need of it. Lanes of one make share the objects by which decisions remember them."""
-    ranges, rates = able.drafters.items(), able.accuracy
-    makes = tuple((name, ks.min, ks.max, *_least(name, ks.max, able), rates.get(name, ())) for name, ks in ranges)
+    makes = tuple(
+        (name, ks.min, ks.max, *_least(name, ks.max, able), able.accuracy.get(name, ()), able.contexts.get(name))
+        for name, ks in able.drafters.items()
+    )
     is_slow = able.is_embedded or able.device in _ARGMAX_DEVICES
     return LaneAbility(
         name,
@@ -276,6 +290,7 @@ def _drafters(makes: tuple[_Make, ...], *, is_embedded: bool) -> tuple[DrafterAb
             min_num_rows=rows,
             min_num_steps=steps,
             accuracy=accuracy,
+            max_context=context,
         )
-        for drafter, least, most, rows, steps, accuracy in makes
+        for drafter, least, most, rows, steps, accuracy, context in makes
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from outrider.core import GpuLoad, LaneLoad, LaneState
@@ -39,7 +39,7 @@ class Lane:
         """Known since the lane was first ready, and kept while it restarts."""
         self._model_ids: frozenset[str] = frozenset()
         self.abilities = Abilities()
-        """By its own word, as of when it was last ready."""
+        """By its own word, as of when it was last ready, and what only the profile knows."""
         self.ability = self.unplanned_ability = lane_ability(name, self.abilities)
         """The same for decisions, on routes that carry a plan and on those that do not; one object as long as it
         says the same."""
@@ -99,7 +99,9 @@ class Lane:
     def becomes_ready(self, models: Sequence[ModelCard], abilities: Abilities | None = None) -> None:
         """The server answered that it can serve these models, and what it can do; None when it did not say."""
         self.models, self._model_ids = tuple(models), frozenset(card.id for card in models)
-        found = abilities or Abilities()
+        found, said = abilities or Abilities(), None if self.profile is None else self.profile.speculation
+        if said is not None and said.draft_context is not None:
+            found = replace(found, contexts=dict.fromkeys(found.drafters, said.draft_context))
         if found != self.abilities:
             self.abilities, self.ability = found, lane_ability(self.name, found)
             self.unplanned_ability = lane_ability(self.name, found.without_plans())

@@ -167,7 +167,7 @@ class DrafterSources:
     @property
     def info(self) -> dict[str, dict[str, Any]]:
         """By drafter that a model drafts for: what it is, its memory in bytes, how often a head's likeliest token is
-        right at each depth, and a warning where it may not pay."""
+        right at each depth, tokens of context beyond which it drafts nothing, and a warning where it may not pay."""
         return {
             name: {
                 **info,
@@ -175,6 +175,7 @@ class DrafterSources:
                 "max_cache_bytes": self._memory[name].max_bytes if name in self._memory else 0,
                 "warning": self.warning(name),
                 "accuracy": [row[0] for row in self._accuracy.get(name, ())],
+                "context_length": self._memory[name].context_length if name in self._memory else None,
             }
             for name, info in self._info.items()
         }
