@@ -106,6 +106,21 @@ def test_explain_reads_stdin_hints_and_other_policies(tmp_path: Path) -> None:
     assert run("explain", "-", *options, stdin=hinted)[1].startswith("plan      ngram, k 7\n")
 
 
+def test_explain_looks_at_where_a_request_comes_from(tmp_path: Path) -> None:
+    """All that workloads match on: the model that it names, its key's tenant, its headers."""
+    for name, match in (
+        ("mine", "{models: [m], tenants: [t], headers: {X-Tier: gold}}"),
+        ("default", "{models: [x]}"),
+    ):
+        text = f"version: 1\nworkload: {name}\ndrafters: {{}}\nmatch: {match}\n"
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    path, found = request(tmp_path, CODE | {"model": "m"}), []
+    for tenant, tier in (("t", "x-tier: gold"), ("u", "x-tier: gold"), ("t", "x-tier:tin")):
+        args = (path, "--policies", str(tmp_path), "--tenant", tenant, "--header", tier, "--json")
+        found.append(json.loads(run("explain", *args)[1])["workload"])
+    assert found == ["mine", "default", "default"]
+
+
 def test_a_later_folders_workload_takes_the_place_of_an_earlier_ones(tmp_path: Path) -> None:
     """Over those of the package, which stay where the later folder has none of their name."""
     (tmp_path / "mine.yaml").write_text("version: 1\nworkload: code\ndrafters: {}\nmatch: {tasks: [code]}\n", "utf-8")
@@ -162,6 +177,7 @@ def test_explain_refuses_what_the_gateway_would_refuse(tmp_path: Path) -> None:
         (("no.json",), "no.json: cannot be read"),
         (("-", "--default", "gone"), "unknown default workload 'gone', known: chat, code"),
         (("-", "--policies", "gone"), "gone: no policy files"),
+        (("-", "--header", "gold"), "--header: expected NAME:VALUE, found 'gold'"),
     ],
 )
 def test_explain_refuses_bad_setups(args: tuple[str, ...], message: str) -> None:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from outrider.config import SHIPPED, inherited_environment, policy_folders
 from outrider.core import Hints
 from outrider.errors import ConfigError, OutriderError
+from outrider.policy.decide import Origin
 from outrider.policy.decision import Decision
 from outrider.policy.features import extract_features
 from outrider.policy.limits import policy_schema
@@ -88,6 +89,11 @@ def explain(
         int | None, typer.Option(min=0, help="Requests running and waiting on each lane; omitted: unknown.")
     ] = None,
     lanes: Lanes = None,
+    tenant: Annotated[str | None, typer.Option(help="Tenant of the request's key.")] = None,
+    header: Annotated[
+        list[str],
+        typer.Option(metavar="NAME:VALUE", help="A header that the request comes with; may be given again."),
+    ] = [],  # noqa: B006 - typer copies it
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the plan for a request, and why."""
@@ -96,7 +102,8 @@ def explain(
     policy_set = load_policies(_source(policies, default))
     body = _read_body(request)
     hints = _read_hints(request, body)
-    decision = policy_set.decide(extract_features(body, hints), hints, lane_views(lanes, requests), now_s=0.0)
+    features, origin = extract_features(body, hints, tenant), Origin(body.get("model"), _read_headers(header))
+    decision = policy_set.decide(features, hints, lane_views(lanes, requests), 0.0, origin)
     typer.echo(orjson.dumps(_to_json(decision), option=orjson.OPT_INDENT_2) if as_json else _to_text(decision))
 
 
@@ -235,6 +242,16 @@ def _read_body(request: str) -> dict[str, Any]:
     if temperature is not None and not (is_number and temperature >= 0):
         raise ConfigError(f"{request}: temperature: expected a number from 0, found {temperature!r}")
     return body
+
+
+def _read_headers(headers: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for header in headers:
+        name, colon, value = header.partition(":")
+        if not (name.strip() and colon):
+            raise ConfigError(f"--header: expected NAME:VALUE, found {header!r}")
+        pairs[name.strip().lower()] = value.strip()
+    return pairs
 
 
 def _read_hints(request: str, body: dict[str, Any]) -> Hints:
