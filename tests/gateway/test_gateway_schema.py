@@ -177,10 +177,10 @@ ASKING = [
     ("logit_bias", {"logit_bias": {"5": 1}}, {}),
     ("top_k_top_p", {"temperature": 0.5, "top_k": 5, "top_p": 0.5}, {}),
     ("logit_processor", {"custom_logit_processor": "x"}, {"custom_logit_processor": "x"}),
-    ("grammar", {"json_schema": "{}"}, {}),
-    ("grammar", {"regex": "a*"}, {}),
-    ("grammar", {"ebnf": "root ::= x"}, {}),
-    ("grammar", {"structural_tag": "{}"}, {}),
+    ("json_schema", {"json_schema": "{}"}, {}),
+    ("regex", {"regex": "a*"}, {}),
+    ("ebnf", {"ebnf": "root ::= x"}, {}),
+    ("structural_tag", {"structural_tag": "{}"}, {}),
     ("logprobs", {"logprobs": True}, {"return_logprob": True}),
     ("seed", {"temperature": 0.5, "seed": 3}, {}),
     ("lora", {"lora_path": "x"}, {"lora_path": "x"}),
@@ -247,9 +247,9 @@ def test_images_and_grammars_are_seen_in_the_words_of_other_routes():
     said = [{"role": "user", "content": [{"type": "input_text", "text": "x"}, {"type": "input_image"}]}]
     assert "images" in features("/v1/responses", {"input": said}).surfaces
     form = {"format": {"type": "json_schema", "name": "x", "schema": {}}}
-    assert "grammar" in features("/v1/responses", {"input": "x", "text": form}).surfaces
+    assert "json_schema" in features("/v1/responses", {"input": "x", "text": form}).surfaces
     plain = {"input": [{"role": "user", "content": "x"}], "text": {"format": {"type": "text"}}}
-    assert not {"images", "grammar"} & features("/v1/responses", plain).surfaces.keys()
+    assert not {"images", "json_schema"} & features("/v1/responses", plain).surfaces.keys()
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ abilities = st.lists(
     max_size=3,
     unique_by=lambda ability: ability.drafter,
 ).map(tuple)
-surfaces = st.sampled_from([SURFACES, SURFACES - {"temperature", "grammar"}])
+surfaces = st.sampled_from([SURFACES, SURFACES - {"temperature", "json_schema"}])
 lanes = st.builds(
     lambda found, has_plain, served, exact, knee: LaneAbility(
         "", found, has_plain or not found, served, exact, cost=toy_cost(knee=knee)
@@ -93,7 +93,7 @@ requests = st.builds(
     priority=st.integers(-1, 1),
     tenant=st.none() | st.just("t"),
     max_tokens=st.none() | st.integers(1, 1000),
-    surfaces=st.lists(st.sampled_from(["temperature", "grammar"]), max_size=2, unique=True),
+    surfaces=st.lists(st.sampled_from(["temperature", "json_schema"]), max_size=2, unique=True),
 )
 hints = st.one_of(
     st.fixed_dictionaries({}, optional={"k": ks, "drafter": st.sampled_from(DRAFTERS), "exact": st.booleans()}),

@@ -53,6 +53,14 @@ def test_what_no_lane_serves_is_refused() -> None:
     assert decide(only(), seen, view(text_only), view(lane("both"))).lane == "both"
 
 
+def test_a_grammar_goes_to_a_lane_that_knows_its_kind() -> None:
+    """Others of the same lane run where they always do; an adapter, too, goes to a lane that has some."""
+    ours = lane("ours", surfaces=SURFACES - {"structural_tag", "lora"})
+    other = view(lane("other"), 3)
+    for surface, expected in (("json_schema", "ours"), ("structural_tag", "other"), ("lora", "other")):
+        assert decide(only(drafters=ANY), features("quote", surfaces=(surface,)), view(ours), other).lane == expected
+
+
 def test_a_drafter_is_not_used_beyond_its_context() -> None:
     """Its limit counts, to the token."""
     head = LaneAbility("one", (DrafterAbility("draft_model", (3,), max_context=2000),))

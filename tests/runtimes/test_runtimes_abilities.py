@@ -30,7 +30,7 @@ EAGLE = PLAIN | {
 }  # fmt: skip
 ALL_BUT_PROCESSOR_AND_SEED = SURFACES - {"logit_processor", "seed"}
 #: What needs no care in verification.
-EASY = {"grammar", "images", "logit_bias", "logprobs", "lora"}
+EASY = {"ebnf", "images", "json_schema", "regex", "structural_tag", "logit_bias", "logprobs", "lora"}
 
 
 def with_plugin(info, *active):
@@ -140,7 +140,7 @@ def test_decisions_get_what_the_lane_says():
     stock = lane_ability("stock", read_abilities(NGRAM))
     assert (stock.name, stock.has_plain, stock.max_running, stock.cost) == ("stock", False, 6, SMALL_CPU)
     assert stock.drafters == (DrafterAbility("ngram", (7,), is_shared=True, min_num_rows=8, min_num_steps=1),)
-    assert "temperature" not in stock.exact and "grammar" in stock.exact
+    assert "temperature" not in stock.exact and "json_schema" in stock.exact
     gpu = lane_ability("gpu", read_abilities(EAGLE))
     assert gpu.cost.knee > SMALL_CPU.knee and not gpu.drafters[0].is_sampled
     assert lane_ability("twin", read_abilities(EAGLE)).drafters is gpu.drafters
@@ -185,9 +185,12 @@ def test_what_a_launch_has_set_is_paid_in_every_round():
 def test_what_is_not_served_is_known():
     """An engine of ours takes text only, and SGLang what was switched on; what is unknown is left to the lane."""
     ours = read_abilities({"outrider": {"drafters": [], "max_k": 4}})
-    assert SURFACES - ours.served == {"lora", "images", "logit_processor"}
+    assert SURFACES - ours.served == {"lora", "images", "logit_processor", "structural_tag"}
     assert SURFACES - read_abilities(PLAIN | {"enable_lora": False}).served == {"lora", "logit_processor"}
     assert read_abilities({}).served == SURFACES
+    grammars = {"json_schema", "regex", "ebnf", "structural_tag"}
+    for backend, unknown in (("none", grammars), ("outlines", {"ebnf", "structural_tag"}), ("xgrammar", set())):
+        assert SURFACES - read_abilities({"grammar_backend": backend}).served == unknown
 
 
 def test_a_lanes_own_cost_table_is_taken():

@@ -14,7 +14,7 @@ from outrider.engine.loop import EngineLoad
 from outrider.version import __version__
 
 #: Parts of the sampling law that gateways ask about; all that the engine takes, it honours, drafts or not.
-_EXACT_SURFACES = tuple(sorted(SURFACES - {"logit_processor", "lora", "images"}))
+_EXACT_SURFACES = tuple(sorted(SURFACES - {"logit_processor", "structural_tag", "lora", "images"}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,9 +190,7 @@ def _always_wanted(body: Mapping[str, Any]) -> dict[Surface, str]:
     # 0 asks for those of the written tokens, and in Python it equals False.
     if body.get("logprobs") is not None and body["logprobs"] is not False:
         wanted["logprobs"] = "logprobs"
-    if (grammar := _grammar(body)) is not None:
-        wanted["grammar"] = grammar
-    return wanted
+    return wanted | _grammars(body)
 
 
 _Asked = tuple[tuple[str, Surface, tuple[object, ...]], ...]
@@ -221,17 +219,19 @@ _DRAWN: _Asked = (
 )
 
 
-_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+_GRAMMARS: tuple[Surface, ...] = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
-def _grammar(body: Mapping[str, Any]) -> str | None:
-    """The field that asks for one."""
-    form = body.get("response_format")
-    if form is not None and (form.get("type") if isinstance(form, dict) else None) not in (None, "text"):
-        return "response_format"
+def _grammars(body: Mapping[str, Any]) -> dict[Surface, str]:
+    """By kind, the field that asks for it."""
+    wanted: dict[Surface, str] = {key: key for key in _GRAMMARS if body.get(key)}
     if body.get("tool_choice") not in (None, "auto", "none"):
-        return "tool_choice"
-    return next((key for key in _GRAMMARS if body.get(key)), None)
+        wanted["json_schema"] = "tool_choice"
+    form = body.get("response_format")
+    kind = form.get("type") if isinstance(form, dict) else None
+    if kind not in (None, "text"):
+        wanted["structural_tag" if kind == "structural_tag" else "json_schema"] = "response_format"
+    return wanted
 
 
 #: Without any of these a body wants nothing always.

@@ -15,9 +15,12 @@ from outrider.runtimes.dialects import GENERATE, MESSAGES, RESPONSES
 #: Devices on which SGLang's own verification takes the argmax, whatever the temperature.
 _ARGMAX_DEVICES = ("cpu", "xpu")
 #: What every lane honours where it serves it: the masks and biases of verification are those of plain decoding.
-_ALWAYS_EXACT: frozenset[str] = frozenset({"logit_bias", "grammar", "logprobs", "lora", "images"})
+_GRAMMARS: frozenset[str] = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
+_ALWAYS_EXACT: frozenset[str] = _GRAMMARS | {"logit_bias", "logprobs", "lora", "images"}
 #: What an engine of ours does not serve unless it says so.
-_NOT_OURS: frozenset[str] = frozenset({"logit_processor", "lora", "images"})
+_NOT_OURS: frozenset[str] = frozenset({"logit_processor", "structural_tag", "lora", "images"})
+#: By SGLang's grammar backend, what it does not serve; the others serve all.
+_NO_GRAMMARS = {"none": _GRAMMARS, "outlines": frozenset({"ebnf", "structural_tag"})}
 #: Requests in one batch of a lane that does not say.
 _USUAL_RUNNING = 16
 #: Rounds on an accelerator, where nothing was measured.
@@ -138,9 +141,10 @@ def _max_running(states: object) -> int | None:
 
 
 def _served(info: Mapping[str, Any]) -> frozenset[str]:
-    """SGLang refuses what was not switched on."""
+    """SGLang refuses what was not switched on, and grammars that its backend does not know."""
     switches = {"logit_processor": "enable_custom_logit_processor", "lora": "enable_lora"}
-    return SURFACES - {surface for surface, switch in switches.items() if info.get(switch) is False}
+    unknown = _NO_GRAMMARS.get(_text(info, "grammar_backend") or "", frozenset[str]())
+    return SURFACES - unknown - {surface for surface, switch in switches.items() if info.get(switch) is False}
 
 
 def _embedded(info: Mapping[str, Any], own: Mapping[str, Any]) -> Abilities:
