@@ -178,8 +178,7 @@ class LaneLoad:
 
 
 #: What a request can ask of sampling and content that not every lane serves, or not exactly. `top_k_top_p` is both at
-#: once, which SGLang's verification applies one after the other. Of grammars a lane may serve some kinds: what asks
-#: for an object or for a call of a tool counts as a JSON schema.
+#: once, which SGLang's verification applies one after the other. What asks for a tool's call counts as a JSON schema.
 Surface = Literal[
     "temperature", "min_p", "penalties", "logit_bias", "top_k_top_p", "logit_processor", "json_schema", "regex",
     "ebnf", "structural_tag", "logprobs", "seed", "lora", "images",

@@ -84,6 +84,24 @@ async def test_drafters_are_those_that_the_lane_says_it_has():
             assert "inputs" not in run.report()
 
 
+async def test_what_a_trial_would_do_is_counted(tmp_path):
+    """For whoever tries a file beside the one in force: how often the plans differ, and by how much."""
+    text = "version: 1\nworkload: {}\ndrafters: {}\n"
+    trial = "trial: {workload: next, mode: shadow, share: 0.5}\n"
+    (tmp_path / "default.yaml").write_text(text.format("default", "{}") + trial)
+    (tmp_path / "next.yaml").write_text(text.format("next", "{ngram: {max_k: 4}}"))
+    async with ScriptedLane() as scripted, LaneClient(Metrics()) as client:
+        group = Group(scripted.url, client, AdmissionSection())
+        group.dispatcher.files = PolicyFiles(Source([tmp_path]))
+        for _ in range(4):
+            await relay(group.dispatcher, make_call(body=BODY | {"temperature": 0}, hints=Hints(task="quote")))
+        names = {"workload": "default", "trial": "next", "mode": "shadow"}
+        read = client.metrics.registry.get_sample_value
+        assert read("outrider_trials_total", names | {"result": "other"}) == 2
+        live, tried = (read("outrider_trial_token_seconds_total", names | {"plan": one}) for one in ("live", "trial"))
+        assert live > tried > 0
+
+
 async def test_an_exact_workload_refuses_what_no_lane_honours(tmp_path):
     """A 400 that names the field."""
     (tmp_path / "default.yaml").write_text("version: 1\nworkload: default\nexact: true\ndrafters: {}\n")

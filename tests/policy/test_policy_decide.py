@@ -195,6 +195,19 @@ def test_a_canary_runs_the_other_for_its_share() -> None:
     assert any("only would run: ngram with k 5" in reason for reason in canary.reasons)
 
 
+def test_a_trial_tells_how_the_two_differ() -> None:
+    """Whichever runs: the plans, and both speeds that are expected."""
+    for mode in ("shadow", "canary"):
+        tried = decide(trial(mode, 1.0), features("quote")).trial
+        assert tried is not None and (tried.result, tried.workload, tried.other) == ("other", "only", "next")
+        alone = [
+            decide(only(drafters=one), features("quote")).option.rate for one in (None, {"suffix": {"max_k": 2}})
+        ]
+        assert tried.rates == pytest.approx(alone)
+    tried = decide(trial("shadow", 1.0), features("creative", 1.5)).trial
+    assert tried is not None and tried.result == "same", "both decode plainly"
+
+
 TWO = {"ngram": {"max_k": 5}, "suffix": {"max_k": 5}}
 
 
@@ -208,7 +221,7 @@ def test_what_a_trial_does_not_run_leaves_no_trace(mode: str, run: str, watched:
     )
     found = [decide(policies, features("quote"), view(EMBEDDED, i % 2)) for i in range(100)]
     assert {d.workload for d in found} == {run} and {"control", "explore"} < {d.rule for d in found}
-    assert all("would run" in (d.trial or "") for d in found)
+    assert all(d.trial is not None and "would run" in d.trial.shown for d in found)
     learner = policies.learner
     assert learner.ledger(watched) == Ledger() and learner.ledger(run).num_decided == 100
     assert {gate.due for key, gate in learner.gates.items() if key[0] == watched} <= {0}
@@ -222,8 +235,11 @@ def test_a_trial_that_would_refuse_only_says_so(mode: str) -> None:
     inexact = LaneAbility("one", EMBEDDED.drafters, cost=EMBEDDED.cost, exact=frozenset())
     decision = decide(policies, features("quote", 0.7, surfaces=["temperature"]), view(inexact))
     assert decision.workload == "only"
-    assert decision.trial == f"{mode} next would refuse: temperature: the workload is exact, and no lane that is " + (
-        "ready honours it"
+    assert decision.trial is not None and decision.trial.result == "refused" and decision.trial.rates is None
+    assert (
+        decision.trial.shown
+        == f"{mode} next would refuse: temperature: the workload is exact, and no lane that is "
+        + ("ready honours it")
     )
 
 

@@ -38,6 +38,8 @@ def test_requests_decisions_aborts_and_restarts_have_their_labels():
     metrics = Metrics()
     metrics.answered("/v1/models", 200)
     metrics.decided("code", "cool", "ngram", 5)
+    metrics.tried(("code", "next", "shadow"), "other", (50.0, 100.0))
+    metrics.tried(("code", "next", "shadow"), "refused", None)
     metrics.abort_sent(True)
     metrics.abort_sent(False)
     metrics.lane_restarted("a")
@@ -46,6 +48,11 @@ def test_requests_decisions_aborts_and_restarts_have_their_labels():
     assert seen[("outrider_requests_total", ("route", "/v1/models"), ("status", "200"))] == 1
     labels = (("drafter", "ngram"), ("k", "5"), ("rule", "cool"), ("workload", "code"))
     assert seen[("outrider_decisions_total", *labels)] == 1
+    trial = ("trial", "next"), ("workload", "code")
+    for result in ("other", "refused"):
+        assert seen["outrider_trials_total", ("mode", "shadow"), ("result", result), *trial] == 1
+    for plan, spent_s in (("live", 0.02), ("trial", 0.01)):
+        assert seen["outrider_trial_token_seconds_total", ("mode", "shadow"), ("plan", plan), *trial] == spent_s
     assert seen[("outrider_aborts_sent_total", ("result", "delivered"))] == 1
     assert seen[("outrider_aborts_sent_total", ("result", "failed"))] == 1
     assert seen[("outrider_lane_restarts_total", ("lane", "a"))] == 1

@@ -61,6 +61,8 @@ class Router:
         outcome.workload, outcome.num_prompt_tokens = decision.workload, features.num_prompt_tokens
         plan = decision.plan
         self._metrics.decided(decision.workload, decision.rule, plan.drafter, plan.k)
+        if (tried := decision.trial) is not None:
+            self._metrics.tried((tried.workload, tried.other, tried.mode), tried.result, tried.rates)
         return decision, lanes[[ability is decision.option.lane for ability in abilities].index(True)]
 
     def served(self, call: Call, decision: Decision) -> None:

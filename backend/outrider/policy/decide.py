@@ -9,13 +9,13 @@ from functools import cache
 from outrider.core import TASKS, Hints, LaneView
 from outrider.errors import InvalidRequest
 from outrider.policy.choose import Surveyor
-from outrider.policy.decision import Decision, refusal_shown, refusals_shown
+from outrider.policy.decision import Decision, Tried, refusal_shown, refusals_shown
 from outrider.policy.features import Features
 from outrider.policy.kind import Kind
 from outrider.policy.learning import Feedback, Learner
 from outrider.policy.limits import Match, WorkloadPolicy
 from outrider.policy.lookup import Written
-from outrider.policy.options import UNSERVED, Row
+from outrider.policy.options import UNSERVED, Option, Row
 from outrider.policy.plan import Plan
 from outrider.policy.settle import Settled, Settler, plain_of
 
@@ -81,26 +81,29 @@ class PolicySet:
         if trial is None or _is_fixed(hints) or not self._is_tried(policy.workload, trial.share):
             return self._decide(policy, asked)
         other = self._by_name[trial.workload]
+        names = trial.mode, policy.workload, other.workload
         if trial.mode == "shadow":
             decision = self._decide(policy, asked)
-            return replace(decision, trial=f"shadow {other.workload} {self._foreseen(other, asked)}")
+            return replace(decision, trial=Tried(*names, decision.option, *self._foreseen(other, asked)))
         try:
             decision = self._decide(other, asked)
         except InvalidRequest as error:
-            return replace(self._decide(policy, asked), trial=f"canary {other.workload} {_refusing(error)}")
-        role = f"canary of workload {policy.workload}"
-        return replace(decision, role=role, trial=f"{policy.workload} {self._foreseen(policy, asked)}")
+            decision = self._decide(policy, asked)
+            return replace(decision, trial=Tried(*names, decision.option, None, error.message))
+        live, refusal = self._foreseen(policy, asked)
+        tried = Tried(*names, live, decision.option, refusal)
+        return replace(decision, role=f"canary of workload {policy.workload}", trial=tried)
 
     def _is_tried(self, workload: str, share: float) -> bool:
         self._num_tried[workload] = number = self._num_tried.get(workload, 0) + 1
         return int(number * share) != int((number - 1) * share)
 
-    def _foreseen(self, policy: WorkloadPolicy, asked: _Asked) -> str:
-        """What a workload would do; asking leaves no trace."""
+    def _foreseen(self, policy: WorkloadPolicy, asked: _Asked) -> tuple[Option | None, str]:
+        """What a workload would run, or why it would refuse; asking leaves no trace."""
         try:
-            return f"would run: {self._decide(policy, asked, is_run=False).option.shown}"
+            return self._decide(policy, asked, is_run=False).option, ""
         except InvalidRequest as error:
-            return _refusing(error)
+            return None, error.message
 
     def meets(self, lane: str, runs: str) -> bool:
         """A lane is ready, with this model and build; True when these are new, so that learning begins anew."""
@@ -211,10 +214,6 @@ def _matches(match: Match, features: Features, origin: Origin | None) -> bool:
 
 _NOWHERE = Origin()
 _NONE: frozenset[str] = frozenset()
-
-
-def _refusing(error: InvalidRequest) -> str:
-    return f"would refuse: {error.message}"
 
 
 def _unserved(kind: Kind, hints: Hints, rows: Sequence[Row]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from outrider.core import MAX_K, LaneLoad, LaneView
 from outrider.policy.eligibility import NOT_PAYING, REASONS, inexact
@@ -33,6 +33,41 @@ RULES = {
     "no-plain": "no lane that honours as much decodes plainly",
     "nearest": "it is the nearest to what the request fixed",
 }
+
+
+class Tried(NamedTuple):
+    """What a workload and that of its trial decided for one request, of which one runs."""
+
+    mode: str
+    """`canary` or `shadow`."""
+    workload: str
+    """That the request belongs to."""
+    other: str
+    """That is tried beside it."""
+    live: Option | None
+    tried: Option | None
+    """What each would run; None where it would refuse."""
+    refusal: str = ""
+    """Why one of them would."""
+
+    @property
+    def result(self) -> str:
+        """How they differ, as metrics count it."""
+        if self.live is None or self.tried is None:
+            return "refused"
+        return "same" if (self.live.drafter, self.live.k) == (self.tried.drafter, self.tried.k) else "other"
+
+    @property
+    def rates(self) -> tuple[float, float] | None:
+        """Expected tokens per second of both; None where one would refuse."""
+        return None if self.live is None or self.tried is None else (self.live.rate, self.tried.rate)
+
+    @property
+    def shown(self) -> str:
+        """What does not run, in the words of answers."""
+        is_run = self.mode == "canary" and self.tried is not None
+        name, option = (self.workload, self.live) if is_run else (f"{self.mode} {self.other}", self.tried)
+        return f"{name} would " + (f"refuse: {self.refusal}" if option is None else f"run: {option.shown}")
 
 
 @dataclass(slots=True)
@@ -63,8 +98,8 @@ class Decision:
     """Drafters that did not pay when this was decided."""
     role: str = ""
     """Beside which workload this was decided; empty when by itself."""
-    trial: str | None = None
-    """What the workload's trial would have run, or was replaced by."""
+    trial: Tried | None = None
+    """What the workload and its trial decided, where it has one and this request was taken for it."""
 
     @property
     def load(self) -> LaneLoad | None:
@@ -183,7 +218,7 @@ class Decision:
         for other in sorted(others, key=_RATE, reverse=True)[:_MAX_SHOWN]:
             yield f"possible: {other.shown}"
         if self.trial is not None:
-            yield self.trial
+            yield self.trial.shown
 
     def candidates(self) -> list[dict[str, Any]]:
         """Every plan that was possible, with its expected tokens per second, and every refusal with its code."""

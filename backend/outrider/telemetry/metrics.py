@@ -37,6 +37,16 @@ class Metrics:
         )
         self._errors = counter("outrider_request_errors", "Generations that failed", ["code"])
         self._decisions = counter("outrider_decisions", "Policy decisions", ["workload", "rule", "drafter", "k"])
+        self._trials = counter(
+            "outrider_trials",
+            "Requests that a workload and its trial both decided; same, other: the plan, refused: by one of them",
+            ["workload", "trial", "mode", "result"],
+        )
+        self._trial_s = counter(
+            "outrider_trial_token_seconds",
+            "Expected seconds of a token, summed over those that neither refused, by whose plan: live, trial",
+            ["workload", "trial", "mode", "plan"],
+        )
         self._wasted = counter(
             "outrider_wasted_draft_tokens", "Draft tokens verified and not accepted", ["workload", "tenant"]
         )
@@ -114,6 +124,12 @@ class Metrics:
     def decided(self, workload: str, rule: str, drafter: str, k: int) -> None:
         """Count one decision of the policy."""
         self._child(self._decisions, workload, rule, drafter, str(k)).inc()
+
+    def tried(self, trial: tuple[str, str, str], result: str, rates: tuple[float, float] | None) -> None:
+        """Count what two workloads decided: the request's, that of its trial, and its mode; `rates` are tokens/s."""
+        self._child(self._trials, *trial, result).inc()
+        for plan, rate in zip(("live", "trial"), rates or (), strict=False):
+            self._child(self._trial_s, *trial, plan).inc(1 / rate)
 
     def ended(self, outcome: Outcome) -> None:
         """Count how one generation ended, and its speculation."""
