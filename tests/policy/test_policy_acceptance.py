@@ -97,6 +97,17 @@ def test_other_tasks_follow_a_little_and_tenants_have_their_own() -> None:
         assert found.curve(CELL._replace(drafter=drafter)).hazards == prior_hazards(CELL._replace(drafter=drafter))
 
 
+def test_temperatures_kinds_of_proposals_and_lengths_learn_apart() -> None:
+    """Of another temperature, or drawn and not drawn, nothing is said; of another length what all tasks share."""
+    found, random = Acceptance(), Random(1)
+    for _ in range(20):
+        found.update(CELL, simulated(0.0, 3, 40, random), 3)
+    for other in (CELL._replace(temperature=3), CELL._replace(is_sampled=False)):
+        assert found.curve(other).hazards == prior_hazards(other)
+    long = CELL._replace(length=2)
+    assert found.curve(CELL).hazards[0] < 0.5 * found.curve(long).hazards[0] < prior_hazards(long)[0]
+
+
 def test_old_counts_fade() -> None:
     """After a change of the truth the new one is believed within some fifty requests."""
     found, random = Acceptance(), Random(1)

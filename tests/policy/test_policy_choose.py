@@ -104,6 +104,25 @@ def test_the_emptier_of_equal_lanes_is_taken() -> None:
     assert decide(only(drafters=drafters), features("quote"), waiting, views[0]).lane == "full"
 
 
+def test_a_queue_costs_its_share_of_the_speed() -> None:
+    """A lane that runs four at once and has four more waiting gives half of it, so a slower one without is taken."""
+    lanes = [lane("one", cost=toy_cost(), max_running=4), lane("slow", cost=toy_cost(0.2), max_running=4)]
+    full, waiting = (view(lanes[0], 3, num_waiting=num) for num in (0, 4))
+    policies = only(drafters={"draft_model": {"max_k": 3}})
+    rates = [decide(policies, features("quote"), one).option.rate for one in (full, waiting)]
+    assert rates[1] == pytest.approx(rates[0] * 4 / 8)
+    taken = [decide(policies, features("quote"), one, view(lanes[1], 3)).lane for one in (full, waiting)]
+    assert taken == ["one", "slow"]
+
+
+@pytest.mark.parametrize(("drafter", "rises"), [("suffix", True), ("ngram", True), ("draft_model", False)])
+def test_a_dry_run_on_the_prompt_speaks_for_look_ups_alone(drafter: str, rises: bool) -> None:
+    """What stands in the prompt again and again is worth more drafts before any answer was seen."""
+    drafters, able = {drafter: {"max_k": 8}}, view(lane(drafter=drafter, cost=toy_cost(0.1, 8)), 3)
+    fresh, told = (decide(only(drafters=drafters), features("chat", dry_run=x), able) for x in (0.0, 0.9))
+    assert (told.plan.k > fresh.plan.k) is rises and (rises or told.plan == fresh.plan)
+
+
 def test_plain_lanes_take_what_does_not_gain() -> None:
     """A lane that can only speculate loses to a plain one where drafts do not pay."""
     speculative = lane("spec", ks=(5,), has_plain=False, cost=toy_cost(0.6))
@@ -123,8 +142,8 @@ def test_bands_and_shares_bound_k() -> None:
     for num, k in ((0, 4), (1, 4), (2, 1), (3, 0)):
         loaded = only(drafters=drafters, load=[{"max": 1}, {"max": 2, "max_k": 1}])
         assert decide(loaded, features("quote"), view(lane(cost=toy_cost()), num)).plan.k == k
-    for priority, num, k in ((-1, 1, 2), (-1, 0, 4), (0, 1, 4), (1, 1, 4)):
-        shared = only(drafters=drafters, shares={"low": 0.5})
+    for priority, num, k in ((-1, 1, 1), (-1, 0, 4), (0, 1, 2), (0, 0, 4), (1, 1, 3)):
+        shared = only(drafters=drafters, shares={"low": 0.25, "normal": 0.5, "high": 0.75})
         found = features("quote", priority=priority)
         assert decide(shared, found, view(lane(cost=toy_cost()), num)).plan.k == k
 

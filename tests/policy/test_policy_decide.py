@@ -62,7 +62,7 @@ def test_the_workload_with_most_conditions_is_asked() -> None:
             workload("zebra", match={"tasks": ["code", "chat"]}),
             workload("ant", match={"tasks": ["code"]}),
             workload("mine", match={"tasks": ["code"], "models": ["m"]}),
-            workload("gold", match={"tenants": ["t"], "models": ["m"], "headers": {"X-Tier": "gold"}}),
+            workload("gold", match={"tenants": ["t"], "models": ["m"], "headers": {"X-Tier": "gold", "X-App": "a"}}),
             workload("rest"),
         ],
         "rest",
@@ -70,8 +70,8 @@ def test_the_workload_with_most_conditions_is_asked() -> None:
     assert asked(policies, features("code")) == "zebra"
     assert asked(policies, features("code"), model="m") == "mine"
     tenant = features("code", tenant="t")
-    assert asked(policies, tenant, model="m", headers={"x-tier": "gold"}) == "gold"
-    assert asked(policies, tenant, model="m", headers={"x-tier": "tin"}) == "mine"
+    assert asked(policies, tenant, model="m", headers={"x-tier": "gold", "x-app": "a"}) == "gold"
+    assert asked(policies, tenant, model="m", headers={"x-tier": "tin", "x-app": "a"}) == "mine"
     assert asked(policies, features("maths")) == "rest"
 
 

@@ -127,6 +127,20 @@ def test_advice_allows_what_pays_and_says_what_does_not() -> None:
     assert any("k 8 is too large" in hint for hint in found["code"].hints)
 
 
+def test_heat_and_load_are_told_of_where_most_requests_have_them() -> None:
+    """Each rule of thumb by itself."""
+    random = Random(1)
+    cool = [simulated(0.9, 2, random) for _ in range(9)]
+    for change, hint in (
+        ({"features": features(temperature=1.0)}, "most requests are hot"),
+        ({"num_running": 12}, "usually 12 requests run at once"),
+    ):
+        for num, is_told in ((4, False), (5, True)):
+            records = [*(replace(one, **change) for one in cool[:num]), *cool[num:]]
+            (advice,) = advise(Evaluator([LANE], records), records)
+            assert any(one.startswith(hint) for one in advice.hints) is is_told
+
+
 def test_the_gain_is_the_ratio_of_speeds() -> None:
     """Tokens of all answers over their time, so that a long answer counts for what it takes."""
     random = Random(1)

@@ -99,6 +99,14 @@ def test_missing_statistics_are_not_zero_acceptance() -> None:
     assert policies.learner.gates == {}
 
 
+def test_rounds_without_drafts_teach_nothing_of_drafts() -> None:
+    """A lane may count verify steps of a plain answer, too."""
+    policies = only()
+    plain = decide(policies, features("quote"), off=True)
+    policies.learn(plain, Feedback(SpecStats(10, 0, (10,), 0), 11, 1.0))
+    assert policies.learner.acceptance.to_state() == Learner().acceptance.to_state()
+
+
 def test_a_gate_closes_on_evidence_and_opens_on_a_success() -> None:
     """One bad request may be chance; tries wait longer each time until one pays."""
     gate = Gate()

@@ -53,6 +53,22 @@ def test_a_stale_load_is_unknown(read_at_s: float, is_known: bool) -> None:
     assert found.option.seen == Occupancy(4 if is_known else 16, 0, is_known)
 
 
+@pytest.mark.parametrize(("read_at_s", "is_known"), [(98.0, True), (97.9, False)])
+def test_a_workload_says_when_a_load_is_stale(read_at_s: float, is_known: bool) -> None:
+    """For all lanes of its requests."""
+    found = decide(only(load_max_age_s=2.0), features(), LaneView(EMBEDDED, LaneLoad(3, 0, 16, read_at_s)))
+    assert found.option.seen.is_known is is_known
+
+
+def test_a_long_prompt_costs_what_was_measured_for_it() -> None:
+    """And is of another bucket of lengths, in which acceptance is learnt apart."""
+    ability = LaneAbility.embedded("one", ("ngram",), TABLE)
+    tokens = (100, 1000, 5000)
+    found = [decide(only(), features(num_prompt_tokens=num), view(ability), off=True) for num in tokens]
+    assert found[0].option.rate > found[1].option.rate > found[2].option.rate
+    assert [one.cell.length for one in found] == [0, 1, 2]
+
+
 @pytest.mark.parametrize(("num", "batch"), [(1, 1), (4, 4), (5, 6), (9, 12), (48, 48), (130, 192), (1000, 1000)])
 def test_batches_are_rounded_up(num: int, batch: int) -> None:
     """Small ones are told apart, large ones coarsely, and never taken for smaller."""

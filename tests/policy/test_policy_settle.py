@@ -163,6 +163,30 @@ def test_tries_stay_within_their_share_and_find_the_better_drafter(share: float)
     assert (plans[-20:].count("draft_model") > 15) is (share > 0)
 
 
+def test_what_is_tried_is_drawn_by_what_is_believed() -> None:
+    """Of two drafters that may be as good the one is tried or the other, and not always that of the better mean."""
+    drafters = {"ngram": {"prior": 0.9}, "draft_model": {"prior": 0.52}, "eagle2": {"prior": 0.5}}
+    ability, tried = (
+        LaneAbility("one", tuple(DrafterAbility(name, (3,)) for name in drafters), cost=toy_cost()),
+        set(),
+    )
+    for seed in range(20):
+        policies = only(drafters=drafters, exploration={"share": 0.2, "control": 0})
+        policies.learner.random = Random(seed)
+        plans = [decide(policies, features("quote"), view(ability)) for _ in range(6)]
+        tried |= {one.plan.drafter for one in plans if one.rule == "explore"}
+    assert tried == {"draft_model", "eagle2"}
+
+
+@pytest.mark.parametrize(("taken_s", "tries"), [(102.0, True), (104.0, False)])
+def test_nothing_is_tried_where_tries_have_cost_enough(taken_s: float, tries: bool) -> None:
+    """Of the slow-down that is allowed they may use up a part; what is best is speculated all the same."""
+    policies = only(drafters={"draft_model": {"max_k": 16}}, exploration={"share": 0.2, "control": 0})
+    policies.learner.ledger("only").spent(100.0, taken_s)
+    found = [decide(policies, features("code"), view(lane(cost=toy_cost(0.05)))) for _ in range(40)]
+    assert ("explore" in {one.rule for one in found}) is tries and all(one.plan.k for one in found)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.1])
 def test_the_next_larger_k_is_tried_where_no_other_drafter_is_due(share: float) -> None:
     """What drafts beyond those that run are worth is only guessed. Never without tries, nor beyond the bound."""
