@@ -1,7 +1,6 @@
 """Request bodies of the engine's routes, checked field by field; knows no engine.
 
-What the engine does not do is refused by name; what has no bearing on the text is accepted; what nobody here knows is
-let through, as SGLang does, and reported as ignored.
+What the engine does not do, or does not know, is refused by name; what has no bearing on the text is accepted.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
@@ -19,7 +19,7 @@ from outrider.engine.logprobs import MAX_TOP_LOGPROBS
 from outrider.errors import InvalidRequest
 from outrider.speculation.target import SamplingLaw
 
-#: Fields that would change the answer and are not implemented, with the values that ask for nothing.
+#: Fields that are known and would change the answer, with the values that ask for nothing.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "best_of": (1,), "echo": (False,), "suffix": ("",), "logprob_start_len": (-1,),
     "token_ids_logprob": (),
@@ -35,7 +35,8 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 
 #: Fields that cannot change the text of this engine: labels.
 _WITHOUT_EFFECT = frozenset({
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+    "parallel_tool_calls",
     "session_id", "custom_labels", "separate_reasoning", "stream_reasoning",
     "return_cached_tokens_details",
 })  # fmt: skip
@@ -211,17 +212,10 @@ class CompletionBody(OpenAIBody):
 
 
 class SamplingParams(SamplingFields):
-    """`sampling_params` of /generate; SGLang refuses unknown keys here, and so does this engine."""
+    """`sampling_params` of /generate"""
 
     max_new_tokens: Annotated[int, Field(ge=1)] = 128
     sampling_seed: Seed | None = None
-
-    @model_validator(mode="after")
-    def _known(self) -> SamplingParams:
-        unknown = sorted(set(self.model_extra or ()) - set(_NEUTRAL))
-        if unknown:
-            raise ValueError(f"unknown key {unknown[0]!r}")
-        return self
 
 
 class GenerateBody(CacheFields):
@@ -237,18 +231,15 @@ class GenerateBody(CacheFields):
     return_text_in_logprobs: bool = False
 
 
-def refuse(extra: Mapping[str, Any] | None, prefix: str = "") -> list[str]:
-    """Names of fields that are let through and ignored; InvalidRequest for one that would change the answer."""
-    ignored = []
-    for name, value in (extra or {}).items():
-        if name in _NEUTRAL:
-            if not any(value == neutral and type(value) is type(neutral) for neutral in _NEUTRAL[name]):
-                raise InvalidRequest(
-                    f"{prefix}{name} is not supported by the embedded engine", param=f"{prefix}{name}"
-                )
-        elif name not in _WITHOUT_EFFECT:
-            ignored.append(f"{prefix}{name}")
-    return ignored
+def refuse(body: RequestObject, prefix: str = "") -> None:
+    """InvalidRequest for a field that would change the answer, or might: one that nobody here knows."""
+    for name, value in (body.model_extra or {}).items():
+        asks_nothing = any(value == one and type(value) is type(one) for one in _NEUTRAL.get(name, ()))
+        if asks_nothing or name in _WITHOUT_EFFECT:
+            continue
+        near = [] if name in _NEUTRAL else get_close_matches(name, type(body).model_fields, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InvalidRequest(f"{prefix}{name} is not supported by the embedded engine{hint}", param=f"{prefix}{name}")
 
 
 def validated(kind: type[BodyT], data: object) -> BodyT:

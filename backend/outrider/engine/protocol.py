@@ -6,7 +6,7 @@ import re
 import secrets
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outrider.engine.bodies import (
@@ -40,7 +40,8 @@ class Parsed:
     is_stream: bool = False
     has_usage_chunk: bool = False
     has_spec_details: bool = False
-    ignored: list[str] = field(default_factory=list)
+    has_unused_prediction: bool = False
+    """It cannot change the text, but is not passed over in silence."""
     has_logprob_texts: bool = False
     """Whether /generate writes tokens as text beside their ids."""
     token_text: Callable[[int], str] = str
@@ -100,8 +101,8 @@ def parse_generate(data: object, engine: Engine) -> Parsed:
     if (body.text is None) == (body.input_ids is None):
         raise InvalidRequest("exactly one of text and input_ids is needed", param="text")
     params = body.sampling_params
-    refuse(params.model_extra, "sampling_params.")
-    ignored = refuse(body.model_extra)
+    refuse(params, "sampling_params.")
+    refuse(body)
     prompt_ids = engine.tokenizer.encode(body.text) if body.text is not None else body.input_ids or []
     options = _Options(
         "text" if body.text is not None else "input_ids", params.max_new_tokens, params.sampling_seed, body.rid,
@@ -113,7 +114,6 @@ def parse_generate(data: object, engine: Engine) -> Parsed:
         request,
         body.stream,
         has_spec_details=True,
-        ignored=ignored,
         has_logprob_texts=body.return_text_in_logprobs,
         token_text=engine.tokenizer.token_text,
         warning=engine.drafters.warning(request.plan.drafter),
@@ -122,20 +122,18 @@ def parse_generate(data: object, engine: Engine) -> Parsed:
 
 
 def _openai(body: OpenAIBody, prompt_ids: list[int], options: _Options, engine: Engine) -> Parsed:
-    ignored = refuse(body.model_extra)
+    refuse(body)
     request = replace(_request(body, prompt_ids, options, engine), cache_salt=body.salt)
     if body.prediction is not None and request.plan.drafter == "prediction":
         prediction = engine.tokenizer.encode(joined(body.prediction.content), add_special_tokens=False)
         request = replace(request, prediction_ids=tuple(prediction))
-    elif body.prediction is not None:
-        ignored.append("prediction")
     engine.check(request, options.prompt_param)
     return Parsed(
         request,
         body.stream,
         body.stream_options.include_usage,
         body.return_spec_tokens_details,
-        ignored,
+        has_unused_prediction=body.prediction is not None and request.prediction_ids is None,
         token_text=engine.tokenizer.token_text,
         warning=engine.drafters.warning(request.plan.drafter),
         num_choices=body.n,

@@ -175,10 +175,11 @@ def _json(data: dict[str, Any] | list[dict[str, Any]], parsed: Parsed | None = N
 
 
 def _notes(parsed: Parsed | None) -> dict[str, str]:
-    """Nothing is ignored silently: request fields that nothing here knows, and what speaks against the drafter."""
+    """What was passed over: a prediction that the plan does not use; and what speaks against the drafter."""
     if parsed is None:
         return {}
-    notes = {"x-outrider-ignored": ",".join(parsed.ignored), "x-outrider-warning": parsed.warning or ""}
+    ignored = "prediction" if parsed.has_unused_prediction else ""
+    notes = {"x-outrider-ignored": ignored, "x-outrider-warning": parsed.warning or ""}
     return {name: text for name, text in notes.items() if text}
 
 
