@@ -74,7 +74,8 @@ def test_the_source_distribution_makes_the_same_wheel(built: Path, tmp_path: Pat
     """It is complete: built from it, the wheel has the same files; and it can be tested."""
     (archive,) = built.glob("*.tar.gz")
     with tarfile.open(archive) as source:
-        source.extractall(tmp_path, filter="data")
+        source.extraction_filter = getattr(tarfile, "data_filter", None)  # which came with Python 3.11.4
+        source.extractall(tmp_path)
     tree = tmp_path / f"outrider-{__version__}"
     assert (tree / "tests" / "conftest.py").is_file() and (tree / "requirements.lock").is_file()
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
