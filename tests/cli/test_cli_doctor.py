@@ -67,6 +67,7 @@ def test_a_sound_configuration_passes(tmp_path: Path, toy_folder: Path) -> None:
         ),
         ("lanes: [{name: a, kind: sglang, model: /missing/model}]", "lane a", "model: there is no /missing/model"),
         (f"lanes: [{{name: a, kind: sglang, model: x, python: {sys.executable}}}]", "lane a", "has no SGLang"),
+        ("lanes: [{name: a, kind: sglang, model: x, python: /etc/passwd}]", "lane a", "cannot be run"),
     ],
 )
 def test_what_keeps_a_gateway_from_working_fails(tmp_path: Path, text: str, name: str, part: str) -> None:

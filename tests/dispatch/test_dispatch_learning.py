@@ -94,6 +94,17 @@ async def test_what_was_learnt_survives_a_restart(tmp_path: Path):
     again.close()
 
 
+def test_lanes_that_another_version_described_are_refused(tmp_path: Path):
+    """Their costs would be taken for usual ones; the message says what to do."""
+    store = LearningStore(tmp_path / "learnt.sqlite")
+    with sqlite3.connect(tmp_path / "learnt.sqlite") as db:
+        old = json.dumps({"name": "", "drafters": [], "cost": {"version": 1, "read_s": 1.0}})
+        db.execute("INSERT INTO makes VALUES ('a', ?)", (old,))
+    with pytest.raises(ConfigError, match=r"another version .* begin a new one"):
+        store.makes()
+    store.close()
+
+
 async def test_records_are_kept_in_order_and_can_be_replayed(tmp_path: Path):
     """Written with the next save, and readable as records, with what their lane could do."""
     _, decision = decided()

@@ -91,6 +91,7 @@ WRONG: dict[str, Proposal] = {
     "too heavy": SampledChain((1,), law_of(t1=1.0, t2=0.5)),
     "another vocabulary": SampledChain((1,), law_of(t1=1.0)[:, :-1]),
     "a twin": SampledTree((1, 1), (-1, -1), law_of(t1=0.5, t2=0.5).expand(3, -1)),
+    "likelier than the one before": PointMass((1, 2), (0.5, 0.6)),
     "no chance": TopKTree((1, 2), (-1, -1), (0.5, math.nan)),
     "likelier than its parent": TopKTree((1, 2), (-1, 0), (0.5, 0.6)),
 }

@@ -89,6 +89,7 @@ def test_parts_take_turns_and_lose_nothing(target: LlamaModel, head: EagleHead, 
         is_copied = same(found, copied)
         assert len(found) and (is_copied or same(found, eagle.propose(5)))
         assert is_copied == (grown.score >= hybrid.gain and len(copied) > 0)
+        assert not is_copied or (isinstance(found, TopKTree) and found.chances is not None)
         turns.append("text" if is_copied else "head")
     assert [turn for turn, _ in itertools.groupby(turns)] == ["head", "text", "head"]
 

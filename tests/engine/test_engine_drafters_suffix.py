@@ -89,6 +89,21 @@ def test_proposals_have_the_best_expected_length(
     assert all(0 < chance < above[parent + 1] for chance, parent in zip(tree.chances, tree.parents, strict=True))
 
 
+def test_chances_follow_what_became_of_earlier_drafts() -> None:
+    """Nothing else does: after drafts that were right the same tokens are likelier, after wrong ones less."""
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    fresh = SuffixDrafter([*text, 0, 1, 2, 3, 4], SuffixStore(), "").propose(2)
+    right, wrong = (SuffixDrafter([*text, 0, 1, 2, 3], SuffixStore(), "") for _ in range(2))
+    right.propose(4)
+    right.observe(4)
+    wrong.propose(4)
+    for token in (0, 1, 2, 3, 4):
+        wrong.observe(token)
+    assert right.propose(2).token_ids == wrong.propose(2).token_ids == fresh.token_ids == (5, 6)
+    chances = [drafts.chances or () for drafts in (right.propose(2), fresh, wrong.propose(2))]
+    assert all(a > b > c > 0 for a, b, c in zip(*chances, strict=True))
+
+
 def test_a_longer_match_may_propose_more() -> None:
     """A shared pair is followed for four tokens, three for six, one for two."""
     store = SuffixStore()

@@ -110,6 +110,33 @@ def test_drafts_that_do_not_pay_are_not_verified(toy_folder: Path, has_table: bo
     assert num_proposed == 0 if has_table else num_proposed > 150
 
 
+class _Confident(_WrongDrafter):
+    """Says, or does not, how likely its drafts are."""
+
+    def __init__(self, chances: tuple[float, ...] | None) -> None:
+        self._chances = chances
+
+    def propose(self, k: int) -> PointMass:
+        return PointMass((60, 60, 60)[:k], None if self._chances is None else self._chances[:k])
+
+
+@pytest.mark.parametrize(("chances", "num_verified"), [(None, 0), ((0.6, 0.5, 0.4), 0), ((0.9, 0.85, 0.1), 2)])
+def test_drafts_pay_by_what_their_drafter_says_of_them(
+    toy_folder: Path, chances: tuple[float, ...] | None, num_verified: int
+) -> None:
+    """Where a row costs 0.7 of a plain step; of drafts of which nothing is said less is assumed."""
+    table = steep_table().model_copy(update={"round_s": ((((1.0,), (1.0 + 8 * 0.7,))),)})
+    engine = Engine(toy_folder, EngineLimits(), cost=table)
+    engine.add(
+        GenerateRequest("a", PROMPT, SamplingLaw(0.0), 30, Plan("ngram", 3), 0),
+        GuardedDrafter(lambda: _Confident(chances), 64),
+    )
+    while not next(iter(engine.scheduler)).num_output:
+        engine.step()
+    (work,) = engine.scheduler.schedule()
+    assert len(work.proposal) == num_verified
+
+
 def test_acceptance_is_learnt_from_what_was_reached(toy_folder: Path) -> None:
     """It falls with every rejection, and starts from an assumption."""
     engine = Engine(toy_folder, EngineLimits())

@@ -189,6 +189,18 @@ async def test_responses_of_the_lane_s_own_route_are_got_listed_continued_and_de
             assert (await ask("GET", missing))[0] == 404
 
 
+@pytest.mark.parametrize("answer", [RESPONSE | {"id": "../1"}, [RESPONSE], RESPONSE | {"id": None}])
+async def test_a_response_without_an_id_of_ours_is_told_and_stored_nowhere(tmp_path, answer):
+    """Which is an error only where it was to be stored."""
+    async with stored(tmp_path) as w:
+        w.scripted.overrides[RESPONSES] = lambda request: json_reply(answer)
+        for store, code in ((None, 200), (True, 503)):
+            async with w.post(BODIES[RESPONSES] | {"store": store}, RESPONSES) as response:
+                raw = await response.read()
+            assert response.status == code, raw
+            assert (b"no id" in raw) == (code == 503)
+
+
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_a_response_that_is_to_be_stored_and_cannot_be_is_an_error(tmp_path, is_stream):
     """One that need not be is told all the same."""

@@ -12,11 +12,11 @@ from random import Random
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from outrider.core import DRAFTERS, DrafterAbility, Hints, LaneAbility, LaneLoad, LaneView, Outcome
 from outrider.cost import ClosedCost
-from outrider.dispatch.learning import LearningStore, record_of
+from outrider.dispatch.learning import LANES, LearningStore, record_of
 from outrider.errors import ConfigError
 from outrider.policy.decide import PolicySet
 from outrider.policy.evaluate import Record, Replayed, speed_of
@@ -28,8 +28,6 @@ from outrider.policy.wording import unknown_key
 if TYPE_CHECKING:
     from rich.table import Table
 
-_LANES = TypeAdapter(tuple[LaneAbility, ...], config=ConfigDict(extra="forbid"))
-
 
 def read_lanes(path: Path | None) -> tuple[LaneAbility, ...]:
     """Lanes from a JSON list of `core.LaneAbility`, or those of a learning store's records; None is one embedded
@@ -39,7 +37,7 @@ def read_lanes(path: Path | None) -> tuple[LaneAbility, ...]:
     try:
         if _is_store(path):
             return tuple({one.lane: one.ability for one in read_records(path) if one.ability is not None}.values())
-        found = _LANES.validate_json(path.read_bytes())
+        found = LANES.validate_json(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from outrider.config import Config
 from outrider.core import LaneAbility, Outcome
@@ -32,7 +32,8 @@ _MAX_RECORDS = 100_000
 _SAVE_INTERVAL_S = 60.0
 #: How long a write waits for another process that holds the file.
 _LOCK_TIMEOUT_S = 1.0
-_ABILITY = TypeAdapter(LaneAbility)
+#: Reads and writes lanes as JSON; keys that nobody knows are refused.
+LANES = TypeAdapter(tuple[LaneAbility, ...], config=ConfigDict(extra="forbid"))
 
 
 def feedback_of(outcome: Outcome) -> Feedback | None:
@@ -63,7 +64,8 @@ def record_of(decision: Decision, outcome: Outcome) -> dict[str, Any]:
 
 def _make_of(ability: LaneAbility) -> tuple[str, str]:
     """What a lane could do, whatever its name, and the digest of that."""
-    text = orjson.dumps(_ABILITY.dump_python(replace(ability, name=""), mode="json"), option=orjson.OPT_SORT_KEYS)
+    (told,) = LANES.dump_python((replace(ability, name=""),), mode="json")
+    text = orjson.dumps(told, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()[:16], text.decode()
 
 
@@ -133,9 +135,16 @@ class LearningStore:
             yield json.loads(text)
 
     def makes(self) -> dict[str, LaneAbility]:
-        """What lanes of the kept requests could do, without their names, by the digest that their records have."""
+        """What lanes of the kept requests could do, without their names, by the digest that their records have.
+
+        ConfigError where another version wrote that: its costs would be taken for usual ones.
+        """
         rows = self._db.execute("SELECT digest, ability FROM makes")
-        return {digest: _ABILITY.validate_json(text) for digest, text in rows}
+        try:
+            return {digest: LANES.validate_json(f"[{text}]")[0] for digest, text in rows}
+        except ValidationError as error:
+            what = "another version wrote what the lanes of its requests could do; begin a new one"
+            raise ConfigError(f"{self._path}: {what}") from error
 
     def close(self) -> None:
         """Close the database; what was not saved is lost."""

@@ -167,10 +167,11 @@ class _Keeping:
     async def __call__(self, answer: bytes) -> bool:
         if self.is_run:
             return True
-        response_id = orjson.loads(answer).get("id")
-        if not (isinstance(response_id, str) and _GOOD_ID.fullmatch(response_id)):
-            return False  # of a lane that numbers its responses in a way of its own
+        response = orjson.loads(answer)
+        response_id = response.get("id") if isinstance(response, dict) else None
         try:
+            if not (isinstance(response_id, str) and _GOOD_ID.fullmatch(response_id)):
+                raise StoreUnavailable("the lane's response has no id by which it could be asked for")
             await self.book.keep(replace(record_of(self.call, response_id), status="completed", answer=answer))
         except StoreUnavailable:
             if self.call.body.get("store") is True:

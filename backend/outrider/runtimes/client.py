@@ -247,9 +247,9 @@ class LaneClient:
     def open(self, lane: str, url: str, call: LaneCall) -> AbstractAsyncContextManager[LaneAnswer]:
         """Send `call` to the lane at `url` and wait for the head of its answer.
 
-        Raises the error that a 4xx or 5xx states, LaneFailed, and LaneUnavailable where it is for want of
-        connections here. Leaving before the answer's end, by cancellation
-        or otherwise, closes the connection and sends an abort, both at once and without waiting.
+        Raises the error that a 4xx or 5xx states, LaneFailed, and LaneUnavailable for want of connections here.
+        Leaving before the answer's end, by cancellation or otherwise, closes the connection and sends an abort, both
+        at once and without waiting.
         """
         return _Opened(self, lane, url, call)
 

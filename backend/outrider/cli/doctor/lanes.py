@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 _PORT = 30000
+#: Longest that an interpreter may take to look for a package.
+_RUN_S = 60.0
 _HAS_SGLANG = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
 
 
@@ -93,7 +95,12 @@ def _launched(section: SGLangSection) -> Iterator[Check]:
         yield Check(name, "fail", error.message, "do what it says, or correct the profile")
         return
     python = str(interpreter(section))
-    if subprocess.run([python, "-c", _HAS_SGLANG], env=launch.environment, check=False).returncode != 0:
+    try:
+        looked = subprocess.run([python, "-c", _HAS_SGLANG], env=launch.environment, check=False, timeout=_RUN_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Check(name, "fail", f"{python} cannot be run: {error}", "name an interpreter with SGLang")
+        return
+    if looked.returncode != 0:
         yield Check(name, "fail", f"{python} has no SGLang", "pip install 'outrider[sglang]' there, or name another")
         return
     yield Check(name, "ok", f"would be started by {python}; `outrider lanes plan` shows the command")
